@@ -1,0 +1,53 @@
+"""Every string that two rooms, or a room and a manifest, must spell alike: group, labels, paths, ports, reasons."""
+
+from typing import Final
+
+GROUP: Final = "ling.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+# labels of pods (and of the objects a deployment owns)
+LABEL_DEPLOYMENT: Final = "ling.dev/deployment"
+LABEL_SLOT: Final = "ling.dev/slot"  # the LingSlot's name
+LABEL_REVISION: Final = "ling.dev/revision"
+LABEL_COMPONENT: Final = "ling.dev/component"
+LABEL_SERVING: Final = "ling.dev/serving"  # on slot pods; the Service selects it
+COMPONENT_SLOT: Final = "slot"
+COMPONENT_ENGINE: Final = "engine"
+
+# what the device plugin mounts into a pod, and under which resource name
+RESOURCE: Final = "ling.dev/node-agent"
+DEVICES: Final = 256
+RUN_DIR: Final = "/run/ling"
+MODELS_DIR: Final = "/models"
+AGENT_SOCKET: Final = "agent.sock"  # gRPC, control
+FD_SOCKET: Final = "fd.sock"  # descriptors
+STATUS_SOCKET: Final = "status.sock"  # on the node, for `ling-nodeagent status`
+PVC_DIR: Final = "/checkpoint"  # where an engine pod mounts the claim of pvc://
+
+SERVE_PORT: Final = 8000
+PROBE_PORT: Final = 8002
+METRICS_PORT: Final = 9400
+BACKLOG: Final = 4096  # the keeper's listen(); every acceptor repeats it, because a second listen() resets it
+
+# environment of keeper and engine containers
+ENV_RUN_DIR: Final = "LING_RUN"
+ENV_PORT: Final = "LING_PORT"
+ENV_ADDRESS: Final = "LING_ADDRESS"
+ENV_PROBE_PORT: Final = "LING_PROBE_PORT"
+ENV_RUNTIME: Final = "LING_RUNTIME"
+ENV_POD: Final = "POD_NAME"
+ENV_POD_UID: Final = "POD_UID"
+
+# conditions of a LingSlot
+WEIGHTS_HELD: Final = "WeightsHeld"
+SERVING: Final = "Serving"
+RECOVERING: Final = "Recovering"
+AGENT_LOST: Final = "AgentLost"
+
+# conditions of a LingDeployment
+READY: Final = "Ready"
+PROGRESSING: Final = "Progressing"
+UPDATE_IN_PROGRESS: Final = "UpdateInProgress"
+WEIGHTS_CACHED: Final = "WeightsCached"
+DEGRADED: Final = "Degraded"

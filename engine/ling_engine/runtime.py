@@ -1,0 +1,96 @@
+"""What an engine runtime must offer to be served from a slot: describe itself, build, fill, serve.
+
+The reference engine and SGLang are runtimes; so is the torch-free stand-in of the tests. A runtime is chosen by name
+(`reference`) or as `module:attribute`. The engine room does everything else: launcher, zygote, attach, socket, drain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
+    from ling_api.identity import Identity
+    from ling_api.manifest import Layout, TensorSpec
+    from ling_api.memory.base import Mapping
+    from ling_api.memoryplan import MemoryPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """The part of an engine's settings that decides what is loaded and how it is served."""
+
+    path: Path
+    revision: str  # "sha256:<64 hex>" of the checkpoint's bytes, or "" for whatever lies there
+    context_length: int
+    max_queue: int
+    served_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetDescription:
+    """One weight set that a server will attach: what it is and how many bytes its regions take."""
+
+    role: str  # target | nextn | dspark
+    rank: int
+    identity: Identity
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What `check` finds out without reading a weight: the sets, and the memory beside them."""
+
+    sets: tuple[SetDescription, ...]
+    plan: MemoryPlan
+
+
+class WeightTwin(Protocol):
+    """The parameters of one weight set, without storage until `bind`."""
+
+    role: str
+    rank: int
+
+    def specs(self) -> Sequence[TensorSpec]:
+        """Every parameter's name, dtype, shape and stride; aliases by storage identity."""
+
+    def bind(self, mapping: Mapping, layout: Layout) -> None:
+        """Points every parameter into the mapping, without a copy. Raises AttachCheckFailed on any mismatch."""
+
+    def load(self, progress: Callable[[float], None]) -> str:
+        """Reads the checkpoint into the bound parameters (filling rank only); returns the sha256 of its bytes.
+
+        Raises FillFailed when a tensor is unused or missing; `progress` takes 0..1.
+        """
+
+
+class ServedModel(Protocol):
+    """A model in a server process: first its twins are attached, then it serves."""
+
+    twins: Sequence[WeightTwin]
+
+    def warm_up(self) -> None:
+        """One short generation; afterwards the first request pays for nothing."""
+
+    def app(self) -> ASGIApp:
+        """The OpenAI-compatible application; it calls ling_engine.requests hooks for tokens and queue length."""
+
+
+class Runtime(Protocol):
+    """A way to run the model."""
+
+    name: str
+
+    def preload(self) -> None:
+        """Imports everything that a server needs, in the zygote: no device, no thread, no file left open."""
+
+    def describe(self, settings: ModelSettings) -> Description:
+        """Raises BadInput with one sentence when the model or a setting is wrong. Reads headers, never weights."""
+
+    def open(self, settings: ModelSettings) -> ServedModel:
+        """In the server process."""

@@ -22,7 +22,7 @@ def encode(value: object) -> bytes:
 def decode(data: bytes | memoryview, what: str) -> dict[str, Any]:
     """The JSON object in `data`. Raises BadInput with a sentence that begins with `what`."""
     try:
-        value = json.loads(bytes(data).decode(), parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(bytes(data).decode(), parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} is not JSON in UTF-8: {error}") from None
     if not isinstance(value, dict):
@@ -30,10 +30,7 @@ def decode(data: bytes | memoryview, what: str) -> dict[str, Any]:
     return value
 
 
-def _refuse(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
-
-
 def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse(text)
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no JSON number")
+    return number

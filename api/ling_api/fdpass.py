@@ -28,13 +28,14 @@ MAX_BYTES: Final = 1 << 20
 MAX_FDS: Final = 128
 HEADER: Final = struct.Struct(">I")
 
+type Frame = tuple[dict[str, Any], list[int]]
+
 _SO_NETNS_COOKIE: Final = 71
 _SO_PEERPIDFD: Final = 77
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _READ_BYTES: Final = 1 << 16
-_READS_AT_ONCE: Final = 64  # so that one talkative peer does not hold up an event loop
+_FRAMES_AT_ONCE: Final = 64  # so that one talkative peer does not hold up an event loop
 _PATIENCE_S: Final = 10.0  # how long `send` waits for room on a non-blocking socket
-_LONGEST_PATH: Final = 107
 
 
 class ProtocolError(Exception):
@@ -71,42 +72,45 @@ def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) 
         rights = ()
 
 
-def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def receive(sock: socket.socket) -> Frame:
     """Waits for one frame. Raises PeerGone (end between two frames), ProtocolError, TimeoutError (the socket's own)."""
-    fds: list[int] = []
+    reader = Reader(sock)
     try:
-        header = _receive_exactly(sock, HEADER.size, fds, first=True)
-        body = _receive_exactly(sock, _body_length(header), fds, first=False)
-        return decode(body), fds
-    except BaseException:
-        close_all(fds)
-        raise
+        while True:
+            try:
+                return reader.take(0)
+            except BlockingIOError:
+                _ready(sock, select.POLLIN, None)
+    finally:
+        reader.close()
 
 
 class Reader:
-    """Collects frames from a socket in an event loop: call `read` whenever the socket is readable."""
+    """Collects frames from a socket in an event loop: call `read` whenever the socket is readable.
+
+    It never asks the kernel for more than the rest of one frame, so descriptors cannot go to the wrong one.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._buffer = bytearray()
-        self._fds: list[int] = []  # of the frame that the buffer's end belongs to
-        self._ended = False
+        self._buffer = bytearray()  # of the incomplete frame, as are its descriptors
+        self._fds: list[int] = []
 
-    def read(self) -> list[tuple[dict[str, Any], list[int]]]:
-        """All complete frames that are readable now, without waiting; their descriptors are the caller's.
+    def read(self) -> list[Frame]:
+        """The complete frames that are readable now, without waiting; their descriptors are the caller's.
 
         Raises PeerGone, ProtocolError. After frames that came before the end, the next call raises PeerGone (a socket
         at its end stays readable). After ProtocolError nothing of this call is returned and nothing stays open.
         """
-        frames: list[tuple[dict[str, Any], list[int]]] = []
+        frames: list[Frame] = []
         try:
-            for _ in range(_READS_AT_ONCE):
-                if self._ended or not self._read_some(frames):
-                    break
-            if self._ended and not frames:
-                if self._buffer:
-                    raise ProtocolError("the connection ended inside a frame")
-                raise PeerGone("the peer closed the connection")
+            while len(frames) < _FRAMES_AT_ONCE:
+                frames.append(self.take(socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            pass
+        except PeerGone:
+            if not frames:
+                raise
         except BaseException:
             for _, fds in frames:
                 close_all(fds)
@@ -114,54 +118,47 @@ class Reader:
             raise
         return frames
 
+    def take(self, flags: int) -> Frame:
+        """One frame; `flags` of recvmsg. Raises BlockingIOError (what came is kept), PeerGone, ProtocolError."""
+        while missing := self._missing():
+            self._receive(min(missing, _READ_BYTES), flags)
+        message = decode(bytes(self._buffer[HEADER.size :]))
+        fds, self._fds = self._fds, []
+        self._buffer.clear()
+        return message, fds
+
     def close(self) -> None:
         """Closes the descriptors of an incomplete frame; the socket stays the caller's."""
         close_all(self._fds)
         self._fds.clear()
         self._buffer.clear()
 
-    def _read_some(self, frames: list[tuple[dict[str, Any], list[int]]]) -> bool:
-        """One recvmsg, its complete frames appended. False: nothing more is readable now."""
-        if self._sock.gettimeout() and not _ready(self._sock, select.POLLIN, 0):
-            return False  # python would wait for the socket's time-out in spite of MSG_DONTWAIT
-        fds: list[int] = []
-        try:
-            data = _receive_some(self._sock, _READ_BYTES, fds, socket.MSG_DONTWAIT)
-            if not data:
-                self._ended = True
-                return False
-            self._take(data, fds, frames)
-        except BlockingIOError:
-            return False
-        finally:
-            close_all(fds)
-        return True
+    def _missing(self) -> int:
+        """Bytes until the header is complete, then until the frame is."""
+        if len(self._buffer) < HEADER.size:
+            return HEADER.size - len(self._buffer)
+        (length,) = HEADER.unpack_from(self._buffer)
+        if not 2 <= length <= MAX_BYTES:
+            raise ProtocolError(f"a frame of {length} bytes; allowed are 2 to {MAX_BYTES}")
+        return HEADER.size + int(length) - len(self._buffer)
 
-    def _take(self, data: bytes, fds: list[int], frames: list[tuple[dict[str, Any], list[int]]]) -> None:
-        """Cuts frames. Descriptors end a recvmsg, so they belong to the frame of the last byte that it returned."""
-        before = len(self._buffer)
+    def _receive(self, size: int, flags: int) -> None:
+        if flags & socket.MSG_DONTWAIT and self._sock.gettimeout() and not _ready(self._sock, select.POLLIN, 0):
+            raise BlockingIOError  # python itself would wait, for the socket's time-out
+        data = b""
+        with contextlib.suppress(ConnectionResetError):
+            data, control, flags, _ = self._sock.recvmsg(size, _CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
+            came = list(_descriptors(control))
+            self._fds += came
+            if flags & socket.MSG_CTRUNC:
+                raise ProtocolError(f"descriptors were lost: more than {MAX_FDS} in a frame, or too many open here")
+            if came and self._buffer:
+                raise ProtocolError("descriptors must ride on a frame's first byte")
+        if not data and self._buffer:
+            raise ProtocolError("the connection ended inside a frame")
+        if not data:
+            raise PeerGone("the peer closed the connection")
         self._buffer += data
-        start = 0
-        while len(self._buffer) - start >= HEADER.size:
-            end = start + HEADER.size + _body_length(self._buffer[start : start + HEADER.size])
-            if end > len(self._buffer):
-                break
-            message = decode(bytes(self._buffer[start + HEADER.size : end]))
-            if end == len(self._buffer):
-                self._attribute(fds, start, before)
-            frames.append((message, self._fds))
-            self._fds = []
-            start = end
-        if start < len(self._buffer):
-            self._attribute(fds, start, before)
-        del self._buffer[:start]
-
-    def _attribute(self, fds: list[int], start: int, before: int) -> None:
-        """Gives the descriptors of this recvmsg to the frame that begins at `start` of the buffer."""
-        if fds and start < before:
-            raise ProtocolError("descriptors must ride on a frame's first byte")
-        self._fds.extend(fds)
-        fds.clear()
 
 
 class Writer:
@@ -219,8 +216,7 @@ def listen(path: str | os.PathLike[str], *, backlog: int = 1024, mode: int = 0o6
     new.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _address(new) as address:
-            sock.bind(address)
+        sock.bind(str(new))
         new.chmod(mode)
         sock.listen(backlog)
         new.rename(path)  # callers meet the old socket or the new one, never none
@@ -235,8 +231,7 @@ def connect(path: str | os.PathLike[str], timeout: float | None = None) -> socke
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout)
-        with _address(Path(path)) as address:
-            sock.connect(address)
+        sock.connect(os.fspath(path))
     except BaseException:
         sock.close()
         raise
@@ -273,7 +268,7 @@ def encode(message: dict[str, Any], nfds: int = 0) -> bytes:
 def decode(body: bytes) -> dict[str, Any]:
     """The message of a frame's body. Raises ProtocolError when it is no JSON object with the key `op`."""
     try:
-        message = json.loads(body.decode(), parse_constant=_refuse_number, parse_float=_finite)
+        message = json.loads(body.decode(), parse_constant=_finite, parse_float=_finite)
         if b"\\u" in body:
             json.dumps(message, ensure_ascii=False).encode()  # half a surrogate pair would break a log line later
     except (ValueError, RecursionError) as error:
@@ -283,20 +278,10 @@ def decode(body: bytes) -> dict[str, Any]:
     return message
 
 
-def _refuse_number(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
-
-
 def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse_number(text)
-
-
-def _body_length(header: bytes | bytearray) -> int:
-    (length,) = HEADER.unpack(header)
-    if not 2 <= length <= MAX_BYTES:
-        raise ProtocolError(f"a frame of {length} bytes; allowed are 2 to {MAX_BYTES}")
-    return int(length)
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no JSON number")
+    return number
 
 
 def _send_some(sock: socket.socket, data: memoryview, fds: Sequence[int], flags: int) -> int:
@@ -307,55 +292,15 @@ def _send_some(sock: socket.socket, data: memoryview, fds: Sequence[int], flags:
         raise PeerGone("the peer closed the connection") from error
 
 
-def _receive_some(sock: socket.socket, size: int, fds: list[int], flags: int) -> bytes:
-    """One recvmsg; descriptors go into `fds`, which the caller closes on error. Empty = the peer's end."""
-    try:
-        data, control, flags, _ = sock.recvmsg(size, _CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        return b""
+def _descriptors(control: list[tuple[int, int, bytes]]) -> Iterator[int]:
     for level, kind, payload in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers = array.array("i")
             numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-            fds.extend(numbers)
-    if flags & socket.MSG_CTRUNC:
-        raise ProtocolError(f"descriptors were lost: more than {MAX_FDS} in a frame, or too many open here")
-    return data
-
-
-def _receive_exactly(sock: socket.socket, size: int, fds: list[int], *, first: bool) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        held = len(fds)
-        try:
-            part = _receive_some(sock, size - len(data), fds, 0)
-        except BlockingIOError:
-            _ready(sock, select.POLLIN, None)
-            continue
-        if not part:
-            if first and not data:
-                raise PeerGone("the peer closed the connection")
-            raise ProtocolError("the connection ended inside a frame")
-        if len(fds) > held and not (first and not data):
-            raise ProtocolError("descriptors must ride on a frame's first byte")
-        data += part
-    return bytes(data)
+            yield from numbers
 
 
 def _ready(sock: socket.socket, event: int, seconds: float | None) -> bool:
     poll = select.poll()
     poll.register(sock, event)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
-
-
-@contextlib.contextmanager
-def _address(path: Path) -> Iterator[str]:
-    """`path` as a socket address: one too long for the kernel is spelt by its folder's descriptor."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield str(path)
-        return
-    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{fd}/{path.name}"
-    finally:
-        os.close(fd)

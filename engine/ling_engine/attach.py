@@ -1,0 +1,110 @@
+"""Brings every weight set of a server into its memory: filled here and sealed, or mapped from the slot.
+
+One path: layout, mapping, parameters bound to their addresses. The filler's mapping is writable until its loader is
+done, then read-only at the same addresses. An agent that dies in the middle is met again with the same regions; what
+cannot be continued ends this server, and the next one starts clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ling_api import checks, fdpass
+from ling_api.errors import FillFailed
+from ling_api.identity import Identity, set_id
+
+from . import filling, sealed
+from .cohort import Attached
+from .rank import Declined, LinkLost
+
+if TYPE_CHECKING:
+    from ling_api.manifest import Manifest
+
+    from .cohort import Cohort
+    from .rank import RankLink
+    from .runtime import WeightTwin
+
+_log = logging.getLogger(__name__)
+_RETRY_S = 0.1
+_MAX_DECLINED = 50  # tickets in a row that the agent does not take
+SAMPLE = 8  # chunks checked before serving
+
+
+async def attach(cohort: Cohort, twins: dict[str, tuple[WeightTwin, Identity]]) -> dict[str, Attached]:
+    """All sets (set id -> twin and identity) of one server, as one.
+
+    Raises Refused, FillFailed, AttachCheckFailed, DeviceError: the server then ends with that exit code.
+    """
+    attached: dict[str, Attached] = {}
+    declined = 0
+    while True:
+        await cohort.link.welcomed()
+        answer = await cohort.ask(list(twins))
+        cohort.tell("answered")
+        try:
+            for name, ticket in answer.granted.items():
+                if name not in attached:
+                    attached[name] = await _fetch(cohort, name, ticket, *twins[name])
+            for name, ticket in answer.tickets.items():
+                if name not in attached:
+                    attached[name] = await filling.Fill(cohort, name, *twins[name]).run(ticket)
+        except LinkLost:
+            _log.warning("attach=interrupted reason=agent-gone held=%d of=%d", len(attached), len(twins))
+            continue
+        except Declined as error:
+            declined += 1
+            _log.warning("attach=declined reason=%r", str(error))
+            if declined > _MAX_DECLINED:
+                raise FillFailed(f"the agent takes none of its tickets: {error}") from error
+            await asyncio.sleep(_RETRY_S)
+            continue
+        if len(attached) == len(twins):
+            say_mapped(cohort.link, attached)
+            return attached
+
+
+def say_mapped(link: RankLink, attached: dict[str, Attached]) -> None:
+    """Tells the agent, a new one again, what this rank holds."""
+    for name in attached:
+        link.put({"op": "mapped", "set": name})
+
+
+def rest(one: Attached) -> list[checks.Chunk]:
+    """The chunks that were not looked at before serving."""
+    if one.filled:
+        return []
+    regions = one.manifest.regions
+    sampled = set(_sample(one.manifest))
+    return [chunk for chunk in checks.all_chunks(regions) if chunk not in sampled]
+
+
+async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, identity: Identity) -> Attached:
+    frames = await cohort.link.request(({"op": "fetch", "ticket": ticket}, ()))
+    fds = [fd for _, some in frames for fd in some]
+    try:
+        handed = sealed.handed_over(frames)
+        manifest = sealed.read_manifest(handed.manifest)
+        sealed.check(handed, manifest, identity=identity, rank=twin.rank, kind=cohort.memory.kind)
+        sealed.check_tensors(twin.specs(), manifest.tensors)
+        sealed.check_revision(cohort.revision, manifest.content)
+        mapping = cohort.memory.map(handed.regions, handed.sizes, writable=False)
+    finally:
+        fdpass.close_all(fds)
+    cohort.tell("mapped")
+    await cohort.thread.run(twin.bind, mapping, manifest.layout)
+    cohort.tell("bound")
+    await asyncio.to_thread(checks.verify, mapping, manifest, _sample(manifest))
+    cohort.tell("checked")
+    _log.info("set=%s role=%s attached=%d", name, twin.role, manifest.nbytes)
+    return Attached(manifest=manifest, mapping=mapping, filled=False)
+
+
+def _sample(manifest: Manifest) -> tuple[checks.Chunk, ...]:
+    return checks.sample_plan(manifest.regions, seed=manifest.set_id, count=SAMPLE)
+
+
+def named(twin: WeightTwin, identity: Identity) -> str:
+    """The set id of a twin."""
+    return set_id(identity.digest, twin.rank)

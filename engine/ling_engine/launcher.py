@@ -1,0 +1,292 @@
+"""The launcher, PID 1 of an engine pod: connects children, agent and signals to the table in lifecycle.py.
+
+It stays small and never imports a runtime: the zygote does. While the agent is away a server goes on serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ling_api import fdpass
+from ling_api.errors import AgentUnreachable
+from ling_api.identity import Identity
+from ling_api.v1 import agent_pb2 as pb
+
+from . import launcher_metrics
+from .backups import Backups
+from .launched import LaunchedServer
+from .lifecycle import Action, Event, Phase, State, decide
+from .probes import Probes
+from .processes import Child, Processes
+from .stream import AgentLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .settings import EngineSettings
+
+_log = logging.getLogger(__name__)
+_LEAVE_PATIENCE_S = 3.0  # for the agent's answer to Leaving
+_DRAIN_MARGIN_S = 5.0  # beyond the grace period, before a draining server is killed
+_FILL_PATIENCE_S = 30.0  # `fill` gives up when it never meets an agent; `run` waits for ever
+_ROLES = {
+    Phase.WARM: pb.ROLE_WARM,
+    Phase.ACTIVE: pb.ROLE_ACTIVE,
+    Phase.LEAVING: pb.ROLE_ACTIVE,
+    Phase.DRAINING: pb.ROLE_DRAINING,
+}
+_TOLD = {pb.ROLE_ACTIVE: Event.TOLD_ACTIVE, pb.ROLE_DRAINING: Event.TOLD_DRAINING}
+_HEARD = {"warm": Event.SERVER_WARM, "accepting": Event.SERVER_ACCEPTING}
+
+
+async def launch(settings: EngineSettings) -> int:
+    """Runs until told to end; returns the exit code. Raises AgentUnreachable."""
+    if not settings.run_dir.is_dir():
+        raise AgentUnreachable(f"--run-dir {settings.run_dir}: no such folder; the node agent mounts it into the pod")
+    launcher = Launcher(settings)
+    try:
+        return await launcher.run()
+    finally:
+        launcher.close()
+
+
+class Launcher:
+    """Owns the children, the agent's line, the back-ups and the parked connections."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[int] = self._loop.create_future()
+        self._state = State(once=settings.command == "fill")
+        self._term = 0
+        self._grace = settings.grace_seconds
+        self._weights: list[pb.WeightSet] = []
+        self._plan: dict[str, int] = {}
+        self._server: LaunchedServer | None = None
+        self._parked: list[int] = []
+        self._metrics = launcher_metrics.LauncherMetrics()
+        self._backups = Backups()
+        self._processes = Processes(settings, lambda code: self._post(Event.CHECK_FAILED, code or 1))
+        self._line = AgentLine(
+            settings.run_dir,
+            self._backups,
+            hello=self._hello,
+            on_message=self._from_agent,
+            on_parked=self._parked.extend,
+        )
+        self._joined: asyncio.Task[None] | None = None
+        self._probes = Probes({"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics_text})
+
+    async def run(self) -> int:
+        """The exit code, when the table says EXIT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._post, Event.SIGTERM)
+        port = await self._probes.start(self._settings.probe_port)
+        _log.info("launcher=started command=%s probes=%d", self._settings.command, port)
+        self._processes.start()
+        self._describe()
+        code = await self._done
+        await self._line.flush()
+        return code
+
+    def close(self) -> None:
+        self._probes.close()
+        if self._joined is not None:
+            self._joined.cancel()
+        self._processes.close()
+        self._backups.close()
+        fdpass.close_all(self._parked)
+
+    # events in
+
+    def _post(self, event: Event, code: int = 0) -> None:
+        before = self._state.phase
+        self._state, actions = decide(self._state, event, code)
+        if self._state.phase is not before:
+            _log.info("phase=%s was=%s event=%s code=%d", self._state.phase, before, event, code)
+        for action in actions:
+            _ACTIONS[action](self)
+
+    def _describe(self) -> None:
+        """Asks a fork of the zygote what the model needs; a zygote that dies meanwhile is asked again."""
+        found: dict[str, Any] = {}
+        starts = self._processes.zygote_starts
+
+        def told(message: dict[str, Any], fds: list[int]) -> None:
+            if message["op"] in ("described", "failed"):
+                found.update(message)
+
+        def ended(code: int) -> None:
+            if found.get("op") == "described":
+                self._described(found)
+            elif found or self._processes.zygote_starts == starts:
+                if found:
+                    print(f"ling-engine: {found['reason']}", file=sys.stderr)  # noqa: T201
+                self._post(Event.CHECK_FAILED, code if code > 0 else 1)
+            else:
+                self._describe()
+
+        self._processes.fork("describe", Child(told=told, ended=ended))
+
+    def _described(self, found: dict[str, Any]) -> None:
+        self._plan = found["plan"]
+        for one in found["sets"]:
+            identity = one["identity"].encode()
+            digest = Identity.from_bytes(identity).digest
+            weights = pb.WeightSet(role=one["role"], rank=one["rank"], bytes=one["nbytes"], digest=digest)
+            weights.identity = identity
+            self._weights.append(weights)
+        self._post(Event.CHECKED)
+
+    def _from_agent(self, message: pb.AgentMessage) -> None:
+        match message.WhichOneof("message"):
+            case "welcome":
+                self._say_what_is_pending()
+            case "go":
+                self._post(Event.GO)
+            case "attach_answer" if self._server is not None:
+                self._server.answer(message.attach_answer)
+            case "set_role":
+                self._told_role(message.set_role)
+            case "stop":
+                _log.info("agent=stop code=%d reason=%r", message.stop.exit_code, message.stop.reason)
+                if message.stop.exit_code:
+                    print(f"ling-engine: {message.stop.reason}", file=sys.stderr)  # noqa: T201
+                self._post(Event.STOP, message.stop.exit_code)
+
+    def _told_role(self, told: pb.SetRole) -> None:
+        event = _TOLD.get(told.role)
+        if told.term < self._term or event is None:
+            _log.warning("agent=stale role=%d term=%d obeyed=%d", told.role, told.term, self._term)
+            return
+        self._term = told.term
+        self._grace = told.grace_seconds or self._settings.grace_seconds
+        self._post(event)
+
+    def _say_what_is_pending(self) -> None:
+        if self._server is not None:
+            if self._server.pending is not None:
+                self._line.send(attach=self._server.attach())
+            self._line.send(server_event=self._server.event())
+        if self._state.leaving:
+            self._line.send(leaving=pb.Leaving())
+
+    def _server_phase(self, phase: str) -> None:
+        if self._server is None:
+            return
+        self._metrics.phase(self._server.phases)
+        self._line.send(server_event=self._server.event())
+        if phase in _HEARD:
+            self._post(_HEARD[phase])
+        if phase == "accepting" and self._parked:
+            self._server.child.put({"op": "parked"}, tuple(self._parked))
+            fdpass.close_all(self._parked)
+            self._parked.clear()
+
+    def _server_attaches(self) -> None:
+        if self._server is not None:
+            self._line.send(attach=self._server.attach())
+
+    def _server_performed(self) -> None:
+        if self._server is not None:
+            self._line.send(performance=self._server.performed())
+
+    def _server_ended(self, code: int) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        _log.info("server=ended code=%d phase=%s reason=%r", code, server.phase, server.reason)
+        self._metrics.ended(code)
+        self._line.send(server_event=server.event("exited", code))
+        if self._state.once and server.reason:
+            print(f"ling-engine: {server.reason}", file=sys.stderr)  # noqa: T201
+        self._post(Event.SERVER_EXITED, code)
+
+    # actions out
+
+    def _join(self) -> None:
+        self._joined = self._loop.create_task(self._line.run())
+        if self._state.once:
+            self._loop.call_later(_FILL_PATIENCE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._line.connected and self._server is None and not self._done.done():
+            reason = f"--run-dir {self._settings.run_dir}: no node agent answered for {_FILL_PATIENCE_S:g} s"
+            self._done.set_exception(AgentUnreachable(reason))
+
+    def _start_server(self) -> None:
+        self._server = LaunchedServer(
+            on_phase=self._server_phase,
+            on_attach=self._server_attaches,
+            on_performance=self._server_performed,
+            on_ended=self._server_ended,
+        )
+        self._processes.fork("serve", self._server.child, self._server.id)
+
+    def _tell(self, role: str) -> None:
+        if self._server is not None:
+            self._server.tell_role(role, self._term, self._grace)
+
+    def _kill_server(self) -> None:
+        if self._server is not None:
+            self._server.child.kill()
+
+    def _watch_leaving(self) -> None:
+        patience = _LEAVE_PATIENCE_S if self._line.connected else 0.0
+        self._loop.call_later(patience, self._post, Event.LEAVE_OVERDUE)
+
+    def _watch_drain(self) -> None:
+        self._loop.call_later(self._grace + _DRAIN_MARGIN_S, self._drain_overdue, self._server)
+
+    def _drain_overdue(self, server: LaunchedServer | None) -> None:
+        if server is self._server:
+            self._post(Event.DRAIN_OVERDUE)
+
+    def _exit(self) -> None:
+        if not self._done.done():
+            self._done.set_result(self._state.exit_code)
+
+    def _hello(self, ticket: bytes) -> pb.Hello:
+        hello = pb.Hello(
+            ticket=ticket,
+            revision=self._settings.revision,
+            runtime=self._settings.runtime,
+            purpose=pb.PURPOSE_FILL if self._state.once else pb.PURPOSE_SERVE,
+            plan=pb.Plan(private_bytes=self._plan),
+            weights=self._weights,
+            role=_ROLES.get(self._state.phase, pb.ROLE_GATED),
+            term=self._term,
+        )
+        if self._server is not None:
+            hello.server.CopyFrom(self._server.to_proto())
+        return hello
+
+    # probes
+
+    async def _livez(self) -> tuple[int, str]:
+        return 200, f"{self._state.phase}\n"
+
+    async def _readyz(self) -> tuple[int, str]:
+        serving = self._state.phase in (Phase.ACTIVE, Phase.LEAVING)
+        return (200 if serving else 503), f"{self._state.phase}\n"
+
+    async def _metrics_text(self) -> tuple[int, str]:
+        own = self._metrics.text(self._state.phase, self._line.connected, self._backups.nbytes)
+        return 200, own + (await self._server.metrics() if self._server is not None else "")
+
+
+_ACTIONS: dict[Action, Callable[[Launcher], None]] = {
+    Action.JOIN: Launcher._join,
+    Action.START_SERVER: Launcher._start_server,
+    Action.TELL_ACTIVE: lambda launcher: launcher._tell("active"),
+    Action.TELL_DRAINING: lambda launcher: launcher._tell("draining"),
+    Action.WATCH_DRAIN: Launcher._watch_drain,
+    Action.SAY_LEAVING: lambda launcher: launcher._line.send(leaving=pb.Leaving()),
+    Action.WATCH_LEAVING: Launcher._watch_leaving,
+    Action.KILL_SERVER: Launcher._kill_server,
+    Action.EXIT: Launcher._exit,
+}

@@ -1,0 +1,89 @@
+"""The server's Prometheus metrics and the few figures that the agent is told."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from .requests import RequestRecord
+
+# A speculative decoder on good hardware emits a token every 0.2 to 5 ms; a CPU takes longer.
+TPOT_BUCKETS = (0.0002, 0.0004, 0.0006, 0.0008, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.01, 0.02, 0.05, 0.2, 1.0)
+TTFT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_WINDOW = 256  # requests behind the means that the agent is told
+
+
+class ServerMetrics:
+    """One registry per server process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._in_flight = Gauge("ling_requests_in_flight", "Generations being answered.", registry=registry)
+        self._requests = Counter("ling_requests", "Answered requests.", ["path", "status"], registry=registry)
+        self._failed = Counter("ling_requests_failed", "Failed generations.", ["reason"], registry=registry)
+        self._tokens = Counter("ling_output_tokens", "Tokens emitted.", registry=registry)
+        self._ttft = Histogram(
+            "ling_time_to_first_token_seconds", "From request to first token.", buckets=TTFT_BUCKETS, registry=registry
+        )
+        self._tpot = Histogram(
+            "ling_time_per_output_token_seconds", "Mean of each request.", buckets=TPOT_BUCKETS, registry=registry
+        )
+        self._connections = Counter(
+            "ling_connections_moved", "Idle connections by direction.", ["direction"], registry=registry
+        )
+        self._recent_ttft: deque[float] = deque(maxlen=_WINDOW)
+        self._recent_tpot: deque[float] = deque(maxlen=_WINDOW)
+        self.in_flight = 0
+        self.requests = 0
+        self.output_tokens = 0
+        self.failed = 0
+
+    def began(self) -> None:
+        self.in_flight += 1
+        self._in_flight.set(self.in_flight)
+
+    def ended(self, record: RequestRecord) -> None:
+        """A generation ended, well or not."""
+        self.in_flight -= 1
+        self.requests += 1
+        self.output_tokens += record.tokens
+        self._in_flight.set(self.in_flight)
+        self._tokens.inc(record.tokens)
+        if record.ttft is not None:
+            self._ttft.observe(record.ttft)
+            self._recent_ttft.append(record.ttft)
+        if record.tpot is not None:
+            self._tpot.observe(record.tpot)
+            self._recent_tpot.append(record.tpot)
+
+    def answered(self, path: str, status: int) -> None:
+        self._requests.labels(path, str(status)).inc()
+
+    def fail(self, reason: str) -> None:
+        self.failed += 1
+        self._failed.labels(reason).inc()
+
+    def moved(self, direction: str, count: int) -> None:
+        """`passed` to a successor or `adopted` from a predecessor."""
+        self._connections.labels(direction).inc(count)
+
+    def text(self) -> str:
+        return generate_latest(self.registry).decode()
+
+    def performance(self) -> dict[str, float]:
+        """The fields of the stream's Performance."""
+        return {
+            "in_flight": self.in_flight,
+            "requests": self.requests,
+            "output_tokens": self.output_tokens,
+            "mean_tpot_ms": _mean(self._recent_tpot) * 1000,
+            "mean_ttft_ms": _mean(self._recent_ttft) * 1000,
+            "failed": self.failed,
+        }
+
+
+def _mean(values: deque[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

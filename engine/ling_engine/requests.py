@@ -1,0 +1,52 @@
+"""The hook between a runtime's application and the middleware: who emits a token says so, here it is timed.
+
+`current()` in the application returns the record of the request being answered; `token()` on it marks tokens as they
+are emitted, so that time to first token and time per output token are measured in one place for every runtime.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Times of one request, in seconds of the monotonic clock."""
+
+    began: float = field(default_factory=time.monotonic)
+    first: float = 0.0  # when the first token was emitted
+    last: float = 0.0
+    tokens: int = 0
+
+    def token(self, count: int = 1) -> None:
+        """`count` tokens were emitted just now."""
+        now = time.monotonic()
+        if not self.tokens:
+            self.first = now
+        self.last = now
+        self.tokens += count
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the request to its first token."""
+        return self.first - self.began if self.tokens else None
+
+    @property
+    def tpot(self) -> float | None:
+        """Mean seconds per token after the first."""
+        return (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else None
+
+
+_current: ContextVar[RequestRecord | None] = ContextVar("ling_request", default=None)
+
+
+def current() -> RequestRecord:
+    """The record of the running request; outside of one (warm-up) a record that nobody reads."""
+    return _current.get() or RequestRecord()
+
+
+def enter(record: RequestRecord) -> None:
+    """Makes `record` the running request's, for this task and those it starts."""
+    _current.set(record)

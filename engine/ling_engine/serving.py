@@ -1,0 +1,165 @@
+"""HTTP on the slot's listener: accept when active, take over a predecessor's connections, drain without losing one.
+
+The listener is shared by every engine of the slot, so it is only ever closed, never shut down, and the keeper's
+backlog is repeated with every listen(). An idle keep-alive connection must not be closed while its client may still
+use it (a request on the wire would be lost): it moves to the successor as a descriptor, or stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ling_api import fdpass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .metrics import ServerMetrics
+    from .middleware import Middleware
+
+_log = logging.getLogger(__name__)
+KEEP_ALIVE_S = 75  # longer than any client's pool keeps an idle connection
+_TICK_S = 0.02
+_CUT_PATIENCE_S = 1.0  # for cut requests to send their error
+_PASS_AT_ONCE = 64
+
+
+class SlotServer:
+    """A uvicorn server whose listener comes and goes. Everything runs on the event loop."""
+
+    def __init__(self, app: Middleware, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            server_header=False,
+        )
+        self._uvicorn = uvicorn.Server(self._config)
+        self._acceptor: asyncio.Server | None = None
+        self._inode = 0  # of the listener that is accepted on
+        self._waiting: list[int] = []  # connections that came before we accept
+        self._ticks: asyncio.Task[None] | None = None
+
+    @property
+    def accepting(self) -> bool:
+        return self._acceptor is not None
+
+    async def start(self) -> None:
+        """Runs the application's start-up; nothing is accepted yet."""
+        self._config.load()
+        self._uvicorn.lifespan = self._config.lifespan_class(self._config)
+        await self._uvicorn.startup(sockets=[])
+        self._ticks = asyncio.create_task(self._uvicorn.main_loop())
+
+    async def accept(self, listener: int, backlog: int) -> None:
+        """Accepts on the listener (the descriptor becomes ours) instead of the one before, if any."""
+        inode = os.fstat(listener).st_ino
+        if inode == self._inode and self._acceptor is not None:
+            fdpass.close_all([listener])
+            return
+        sock = socket.socket(fileno=listener)
+        sock.setblocking(False)
+        acceptor = await asyncio.get_running_loop().create_server(self._protocol, sock=sock, backlog=backlog)
+        self._stop_accepting()
+        self._acceptor, self._inode = acceptor, inode
+        waiting, self._waiting = self._waiting, []
+        await self.adopt(waiting)
+
+    async def adopt(self, fds: Sequence[int]) -> None:
+        """Serves connections that a predecessor accepted; they become ours. Before `accept` they wait."""
+        if self._acceptor is None and not self._app.closing:
+            self._waiting.extend(fds)
+            return
+        for fd in fds:
+            sock = socket.socket(fileno=fd)
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):  # the client has closed it
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, sock)
+        self._metrics.moved("adopted", len(fds))
+
+    async def drain(self, grace_seconds: float, pass_on: Callable[[list[int]], bool]) -> None:
+        """Ends accepting; returns when nothing is left, after the grace period at the latest.
+
+        `pass_on(fds)` sends idle connections to the successor (duplicates are made); False: nobody takes them now.
+        """
+        self._app.closing = True
+        self._stop_accepting()
+        waiting, self._waiting = self._waiting, []
+        await self.adopt(waiting)
+        deadline = asyncio.get_running_loop().time() + grace_seconds
+        while self._busy() and asyncio.get_running_loop().time() < deadline:
+            self._pass_idle(pass_on)
+            await asyncio.sleep(_TICK_S)
+        cut = self._app.cut()
+        if cut:
+            _log.warning("drain=cut requests=%d grace_s=%g", cut, grace_seconds)
+        if self._uvicorn.server_state.tasks:
+            await asyncio.wait(self._uvicorn.server_state.tasks, timeout=_CUT_PATIENCE_S)
+        await self._close()
+
+    async def _close(self) -> None:
+        for connection in list(self._uvicorn.server_state.connections):
+            connection.shutdown()
+        if self._ticks is not None:
+            self._uvicorn.should_exit = True
+            await self._ticks
+        await self._uvicorn.lifespan.shutdown()
+
+    def _busy(self) -> bool:
+        state = self._uvicorn.server_state
+        return bool(state.connections or state.tasks)
+
+    def _protocol(self) -> H11Protocol:
+        return H11Protocol(
+            config=self._config, server_state=self._uvicorn.server_state, app_state=self._uvicorn.lifespan.state
+        )
+
+    def _stop_accepting(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()  # our duplicate of the listener only
+            self._acceptor = None
+
+    def _pass_idle(self, pass_on: Callable[[list[int]], bool]) -> None:
+        idle = [one for one in self._uvicorn.server_state.connections if isinstance(one, H11Protocol) and _idle(one)]
+        for start in range(0, len(idle), _PASS_AT_ONCE):
+            batch = idle[start : start + _PASS_AT_ONCE]
+            if not pass_on([_socket(one).fileno() for one in batch]):
+                return
+            for one in batch:
+                _leave(one)
+            self._metrics.moved("passed", len(batch))
+
+
+def _idle(connection: H11Protocol) -> bool:
+    """Whether nothing of the connection is in this process: no request, no unparsed byte, no unsent one."""
+    if connection.transport.is_closing() or connection.transport.get_write_buffer_size():
+        return False
+    if connection.cycle is not None and not connection.cycle.response_complete:
+        return False
+    states = (connection.conn.our_state, connection.conn.their_state)
+    return states == (h11.IDLE, h11.IDLE) and not connection.conn.trailing_data[0]
+
+
+def _leave(connection: H11Protocol) -> None:
+    """Lets go of a connection that the successor holds: no byte is sent, the socket lives on."""
+    connection._unset_keepalive_if_required()
+    connection.transport.abort()
+
+
+def _socket(connection: H11Protocol) -> Any:
+    return connection.transport.get_extra_info("socket")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from ling_nodeagent.kubelet import deviceplugin_pb2
 from tests.support.fake_kubelet import FakeKubelet
 
 from ling_nodeagent import podresources
 from ling_nodeagent.deviceplugin import OWN_SOCKET, DevicePlugin, Places
+from ling_nodeagent.kubelet import deviceplugin_pb2
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "set": Shape({**_ANSWERED, **_PART, "manifest": _flag}, _region_fds),
         "stored": Shape(_ANSWERED),
         "sealed": Shape(_ANSWERED),
-        "listener": Shape({**_ANSWERED, "backlog": _whole(1, 1 << 16)}, _one_fd),
+        "listener": Shape({"backlog": _whole(1, 1 << 16)}, _one_fd, optional=_ANSWERED),  # unasked: a new listener
         "adopt": _CONNECTIONS,
         "error": Shape({"reason": _text}, optional=_ANSWERED),
     },

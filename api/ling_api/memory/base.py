@@ -46,7 +46,7 @@ class Mapping(Protocol):
         """The bytes: a view (not writable once read-only) of host memory, a copy of device memory."""
 
     def close(self) -> None:
-        """Unmaps; every tensor and buffer over the range must be gone. Closing twice is harmless."""
+        """Unmaps, once; every tensor and buffer over the range must be gone. Raises DeviceError the second time."""
 
 
 class RankMemory(Protocol):

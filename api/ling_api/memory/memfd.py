@@ -78,6 +78,7 @@ class MemfdMapping:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._reserved = reserve
         self._sizes: list[int] = []
+        self._files: list[tuple[int, int]] = []  # device and inode of each region
         self._writable = False
         self.address = _map(0, reserve, _PROT_NONE, flags, -1)
 
@@ -88,14 +89,15 @@ class MemfdMapping:
 
     def append(self, fd: int, size: int, *, writable: bool) -> None:
         """Maps a region directly behind the last. Raises DeviceError."""
-        held = os.fstat(fd).st_size
-        if held != size:
-            raise DeviceError(f"region {len(self._sizes)} has {held} bytes; its manifest says {size}")
+        found = os.fstat(fd)
+        if found.st_size != size:
+            raise DeviceError(f"region {len(self._sizes)} has {found.st_size} bytes; its manifest says {size}")
         if size > self._reserved - self.size:
             raise DeviceError(f"no addresses left for {size} more bytes behind {self.size} of {self._reserved}")
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         _map(self.address + self.size, size, access, mmap.MAP_SHARED | _MAP_FIXED, fd)
         self._sizes.append(size)
+        self._files.append((found.st_dev, found.st_ino))
         self._writable = writable
 
     def extend(self, fd: int, size: int) -> None:
@@ -106,12 +108,10 @@ class MemfdMapping:
 
     def make_read_only(self, fds: Sequence[int]) -> None:
         """Maps every region again at its address, from its memfd reopened read-only. Raises DeviceError."""
-        if len(fds) != len(self._sizes):
-            raise DeviceError(f"{len(fds)} descriptors for {len(self._sizes)} regions")
+        if [(found.st_dev, found.st_ino) for found in map(os.fstat, fds)] != self._files:
+            raise DeviceError("these descriptors are not the mapping's regions in their order")
         address = self.address
         for fd, size in zip(fds, self._sizes, strict=True):
-            if os.fstat(fd).st_size != size:
-                raise DeviceError(f"a descriptor of {os.fstat(fd).st_size} bytes for a region of {size}")
             again = reader(fd)
             try:
                 _map(address, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, again)
@@ -128,9 +128,10 @@ class MemfdMapping:
         return view if self._writable else view.toreadonly()
 
     def close(self) -> None:
-        """Unmaps the whole range."""
-        if self._reserved:
-            _libc.munmap(self.address, self._reserved)
+        """Unmaps the whole range. Raises DeviceError when it is closed already."""
+        if not self._reserved:
+            raise DeviceError("the mapping is closed already")
+        _libc.munmap(self.address, self._reserved)
         self._reserved = 0
         self._sizes.clear()
 

@@ -1,0 +1,238 @@
+"""The rules of roles, in order: who must stop, who is promoted, who is let go, who must drain.
+
+Promote first, demote after: two that accept are harmless, none is not. A wish is obeyed while its term is the slot's;
+it is reached by facts alone, so a new agent goes on where the old one was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from . import decisions as do
+from .facts import Launcher, Phase, Role, SetState, Slot
+from .gate import committed, to_drop
+from .roles import Cause, moved
+from .weights import dropping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CRASH_LOOP: Final = "EngineCrashLoop"
+
+
+def decide_roles(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
+    out: list[do.Decision] = []
+    if slot.recovering or (slot.spec is None and not slot.ending):
+        return slot, out
+    for rule in RULES:
+        slot = rule(slot, now, out)
+    return slot, out
+
+
+def wished(slot: Slot) -> Launcher | None:
+    """The launcher of the wished pod, while the wish's term is the slot's."""
+    wish = slot.spec.wish if slot.spec else None
+    if wish is None or wish.term != slot.term:
+        return None
+    return next((x for x in slot.launchers.values() if x.pod == wish.pod and x.stream and not x.leaving), None)
+
+
+def active(slot: Slot) -> Launcher | None:
+    """Who serves: of several the one that was promoted last."""
+    actives = [each for each in slot.launchers.values() if each.role is Role.ACTIVE]
+    return max(actives, key=lambda each: each.term, default=None)
+
+
+def _stop(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
+    for each in slot.launchers.values():
+        if not each.stream or each.stopped:
+            continue
+        if each.stop_due and each.server is None:
+            code = each.last_exit if each.last_exit and 0 < each.last_exit < 126 else 1
+            reason = f"{CRASH_LOOP}: {each.deaths} servers in a row died without a first token"
+        elif each.leaving and each.role not in (Role.ACTIVE, Role.DRAINING):
+            code, reason = 0, "the pod is leaving and its server serves nobody"
+        else:
+            continue
+        out.append(do.Stop(stream=each.stream, pod=each.pod, exit_code=code, reason=reason))
+        slot = slot.put(replace(each, stopped=True))
+    return slot
+
+
+def _promote(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
+    if slot.ending:
+        return slot
+    target = wished(slot)
+    if target is not None and target.role is Role.WARM:
+        return _activate(slot, target, "wished", out)
+    warm = [x for x in slot.launchers.values() if x.role is Role.WARM and _usable(x)]
+    if warm and not _served(slot):
+        return _activate(slot, _best(slot, warm), "nobody else is active", out)
+    return slot
+
+
+def _activate(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision]) -> Slot:
+    term = slot.term + 1
+    out.append(
+        do.SetRole(
+            stream=launcher.stream, pod=launcher.pod, role=Role.ACTIVE, term=term, grace_seconds=0.0, reason=reason
+        )
+    )
+    return replace(slot, term=term, message="").put(replace(moved(launcher, Cause.PROMOTE), term=term))
+
+
+def _usable(launcher: Launcher) -> bool:
+    return launcher.connected and launcher.serves and not (launcher.leaving or launcher.stop_due or launcher.stopped)
+
+
+def _served(slot: Slot) -> bool:
+    """Whether an active engine that stays is there."""
+    return any(each.role is Role.ACTIVE and not each.leaving for each in slot.launchers.values())
+
+
+def _eligible(slot: Slot, launcher: Launcher, now: float) -> bool:
+    """Whether go may be said to it at all."""
+    known = slot.spec is not None and launcher.revision in slot.spec.revisions
+    return (
+        known and _usable(launcher) and launcher.role is Role.GATED and not launcher.through and now >= launcher.go_at
+    )
+
+
+def _best(slot: Slot, candidates: list[Launcher]) -> Launcher:
+    """The wished one, then those whose server did not just die, then the wanted revision, then who came first."""
+    target, wanted = wished(slot), slot.spec.revision if slot.spec else ""
+    return min(candidates, key=lambda x: (x.died, x is not target, x.revision != wanted, x.deaths, x.order))
+
+
+def _go(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
+    if slot.ending:
+        return slot
+    for each in slot.launchers.values():
+        fills = not each.serves and _eligible(slot, replace(each, serves=True), now)
+        if fills and committed(slot, each).fits:
+            slot = _let_go(slot, each, "fills once", out)
+    candidate = _candidate(slot, now)
+    return slot if candidate is None else _admit(slot, candidate, now, out)
+
+
+def _candidate(slot: Slot, now: float) -> Launcher | None:
+    target = wished(slot)
+    if target is not None and _eligible(slot, target, now) and not (target.died and not _served(slot)):
+        return target
+    coming = any(x.role in (Role.STARTING, Role.WARM) and _usable(x) for x in slot.launchers.values())
+    if _served(slot) or coming:
+        return None
+    gated = [x for x in slot.launchers.values() if _eligible(slot, x, now)]
+    return _best(slot, gated) if gated else None
+
+
+def _let_go(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision]) -> Slot:
+    out.append(do.Go(stream=launcher.stream, pod=launcher.pod, reason=reason))
+    return replace(slot, message="").put(moved(launcher, Cause.GO))
+
+
+def _admit(slot: Slot, candidate: Launcher, now: float, out: list[do.Decision]) -> Slot:
+    """Let it go if it fits; else make the room that may be made for it, or say what did not fit."""
+    sum_now = committed(slot, candidate)
+    if sum_now.fits:
+        return _let_go(slot, candidate, "fits" if candidate is wished(slot) else "nobody is active", out)
+    slot = replace(slot, message=f"{candidate.pod} waits: {sum_now.sentence}")
+    names = to_drop(slot, candidate, now)
+    if names is not None:
+        return _make_room(slot, names, candidate)
+    others = [x for x in slot.launchers.values() if x.through and x.uid != candidate.uid]
+    draining = [x.uid for x in others if x.role is Role.DRAINING or x.role is Role.GATED]
+    if to_drop(slot, candidate, now, plans_without=draining) is not None and draining:
+        return slot  # the room comes when they have ended
+    swaps = [x for x in others if x.role in (Role.ACTIVE, Role.WARM, Role.STARTING) and x.stream]
+    worth = (candidate is wished(slot) and not candidate.died) or all(x.leaving for x in swaps)
+    if worth and to_drop(_without(slot, others), candidate, now) is not None:
+        for each in swaps:
+            slot = _drain(slot, each, f"{candidate.pod} takes its place and both do not fit", out)
+    return slot
+
+
+def _without(slot: Slot, others: list[Launcher]) -> Slot:
+    """The slot as it will be when those servers have ended: nothing of theirs is mapped."""
+    for each in others:
+        slot = slot.put(replace(each, role=Role.GATED, server=None))
+    live = {x.server.id for x in slot.launchers.values() if x.server is not None}
+    return replace(slot, sets={n: replace(held, attached=held.attached & live) for n, held in slot.sets.items()})
+
+
+def _make_room(slot: Slot, names: tuple[str, ...], candidate: Launcher) -> Slot:
+    for name in names:
+        slot = dropping(slot, name, f"{candidate.pod} of revision {candidate.revision} needs the room")
+    going = [held.set[:8] for held in slot.sets.values() if held.state is SetState.DROPPING]
+    return replace(slot, message=f"{slot.message}; being dropped: {', '.join(going)}") if going else slot
+
+
+def _drain_rule(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
+    for uid in tuple(slot.launchers):
+        reason = _drain_reason(slot, slot.launchers[uid])
+        if reason and slot.launchers[uid].stream:
+            slot = _drain(slot, slot.launchers[uid], reason, out)
+    return slot
+
+
+def _drain_reason(slot: Slot, launcher: Launcher) -> str:
+    if not launcher.serves or launcher.role not in (Role.STARTING, Role.WARM, Role.ACTIVE):
+        return ""
+    if slot.ending:
+        return "the slot is being given up"
+    others = [x for x in slot.launchers.values() if x.uid != launcher.uid]
+    if launcher.role is Role.ACTIVE:
+        if any(x.accepting and x.term > launcher.term for x in others):
+            return "a successor accepts"
+        if launcher.leaving and not any(_may_follow(slot, x) for x in others):
+            return "the pod is leaving and nobody can follow"
+    elif launcher.role is Role.WARM and launcher is not wished(slot) and any(x.accepting for x in others):
+        return "another engine accepts and nobody wishes this one"
+    return ""
+
+
+def _may_follow(slot: Slot, other: Launcher) -> bool:
+    """Whether that engine serves, or will, when a leaving one waits for it."""
+    if other.role in (Role.STARTING, Role.WARM, Role.ACTIVE):
+        return not other.leaving
+    return _eligible(slot, replace(other, role=Role.GATED), float("inf")) and not other.died
+
+
+def _drain(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision]) -> Slot:
+    grace = slot.spec.grace_seconds if slot.spec else 0.0
+    out.append(
+        do.SetRole(
+            stream=launcher.stream,
+            pod=launcher.pod,
+            role=Role.DRAINING,
+            term=slot.term,
+            grace_seconds=grace,
+            reason=reason,
+        )
+    )
+    return slot.put(moved(launcher, Cause.DRAIN))
+
+
+RULES: Final[tuple[Callable[[Slot, float, list[do.Decision]], Slot], ...]] = (_stop, _promote, _go, _drain_rule)
+
+
+def successor(slot: Slot, server: str) -> tuple[str, int] | None:
+    """Where idle connections of a draining server go: ("adopt", rank connection) or ("park", launcher connection)."""
+    giver = slot.launcher_of(server=server)
+    heir = active(slot)
+    if heir is not None and heir is not giver and heir.accepting and heir.server is not None:
+        conns = [rank.conn for rank in slot.ranks.values() if rank.server == heir.server.id and rank.rank == 0]
+        if conns:
+            return "adopt", max(conns)
+    target = wished(slot)
+    if target is not None and target is not giver and target.role is Role.GATED and target.conn:
+        return "park", target.conn
+    return None
+
+
+def phase_of(launcher: Launcher) -> str:
+    """The phase for people."""
+    if launcher.server is None:
+        return "stopped" if launcher.stopped else "gated"
+    return Phase.EXITED.value if launcher.server.dead else launcher.server.phase.value

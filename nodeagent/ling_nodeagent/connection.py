@@ -1,0 +1,142 @@
+"""One caller on a folder socket, on the event loop: frames in and out, and the death of its process.
+
+The connection may end while the process lives on and comes back; the process's death (SO_PEERPIDFD) is watched until
+it happens, however often the connection ends. Whoever is given a frame owns its descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from ling_api import fdpass
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+LOG = logging.getLogger(__name__)
+
+
+class Connection:
+    """`on_frame(self, message, fds)` for every frame, `on_end(self)` once however it ends."""
+
+    def __init__(
+        self,
+        number: int,
+        device: str,
+        sock: socket.socket,
+        *,
+        on_frame: Callable[[Connection, dict[str, Any], list[int]], None],
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        sock.setblocking(False)
+        self.number = number
+        self.device = device
+        self.direction = ""  # "keeper->agent", ... once it has said hello
+        self.uid = self.slot = self.server = ""
+        self.rank = 0
+        self.deposits: dict[str, str] = {}  # the tickets redeemed here, by set
+        self.closed = False
+        self._sock = sock
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._reader = fdpass.Reader(sock)
+        self._writer = fdpass.Writer(sock)
+        self._loop = asyncio.get_running_loop()
+        self._writing = False
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def put(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Sends a frame, now or when the peer reads; `fds` stay the caller's. After the end nothing is sent."""
+        if self.closed:
+            return
+        self._writer.put(message, fds)
+        self._writable()
+
+    def refuse(self, reason: str) -> None:
+        """Says why and ends the connection."""
+        LOG.info("conn=%d device=%s refused=%r", self.number, self.device, reason)
+        self.put({"op": "error", "reason": reason})
+        self.close()
+
+    def drain(self) -> None:
+        """Delivers what a peer that is known to be dead left behind."""
+        if not self.closed:
+            self._readable()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._reader.close()
+        self._writer.close()
+        self._sock.close()
+        self._on_end(self)
+
+    def _readable(self) -> None:
+        try:
+            frames = self._reader.read()
+        except fdpass.ProtocolError as error:
+            self.refuse(str(error))
+            return
+        except OSError:
+            self.close()
+            return
+        for message, fds in frames:
+            if self.closed:
+                fdpass.close_all(fds)
+            else:
+                self._deliver(message, fds)
+
+    def _deliver(self, message: dict[str, Any], fds: list[int]) -> None:
+        try:
+            self._on_frame(self, message, fds)
+        except fdpass.ProtocolError as error:
+            fdpass.close_all(fds)
+            self.refuse(str(error))
+
+    def _writable(self) -> None:
+        try:
+            done = self._writer.flush()
+        except OSError:
+            self.close()
+            return
+        if done and self._writing:
+            self._loop.remove_writer(self._sock.fileno())
+        elif not done and not self._writing:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        self._writing = not done
+
+
+class Deaths:
+    """Watches processes: `on_death(key)` once when one is dead."""
+
+    def __init__(self, on_death: Callable[[int], None]) -> None:
+        self._on_death = on_death
+        self._pidfds: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._pidfds)
+
+    def watch(self, key: int, pidfd: int) -> None:
+        self._pidfds[key] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._dead, key)
+
+    def _dead(self, key: int) -> None:
+        self.forget(key)
+        self._on_death(key)
+
+    def forget(self, key: int) -> None:
+        pidfd = self._pidfds.pop(key, None)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def close(self) -> None:
+        for key in tuple(self._pidfds):
+            self.forget(key)

@@ -1,0 +1,89 @@
+"""The gate: a launcher may start a server only when all weight sets and plans together fit the slot's capacity.
+
+A set counts from the moment that a launcher which needs it is let through until the last copy is closed; a plan from
+`go` until the last process of the server is dead. Counting promises as well as facts keeps two launchers that are let
+through at once from sharing the same room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ling_api.memoryplan import MemoryPlan, Room, room
+
+from .facts import Launcher, SetState, Slot, WeightSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RESERVE = {"memfd": 0, "cuda": 2 << 30}  # bytes beside weights and plans, by the kind of memory
+
+
+def committed(
+    slot: Slot, extra: Launcher | None = None, *, sets_without: Iterable[str] = (), plans_without: Iterable[str] = ()
+) -> Room:
+    """The sum of what is held and promised, with `extra` let through too, without some sets or some launchers."""
+    gone, stopped = set(sets_without), set(plans_without)
+    through = [each for each in slot.launchers.values() if each.through and each.uid not in stopped]
+    if extra is not None:
+        through = [each for each in through if each.uid != extra.uid] + [extra]
+    sizes: dict[str, int] = {}
+    for each in through:
+        for wanted in each.weights:
+            sizes[wanted.set] = max(sizes.get(wanted.set, 0), wanted.nbytes)
+    for held in slot.sets.values():
+        if held.set not in gone:
+            sizes[held.set] = max(sizes.get(held.set, 0), held.nbytes)
+    plans = {each.pod: MemoryPlan(each.plan) for each in through}
+    reserve = max((RESERVE.get(held.kind, 0) for held in slot.sets.values()), default=0)
+    return room(slot.spec.capacity if slot.spec else 0, _named(slot, sizes), plans, reserve)
+
+
+def _named(slot: Slot, sizes: dict[str, int]) -> dict[str, int]:
+    """The sets by role, rank and the digest's first digits, as a person knows them."""
+    roles = {wanted.set: (wanted.role, wanted.rank) for each in slot.launchers.values() for wanted in each.weights}
+    named: dict[str, int] = {}
+    for name, nbytes in sizes.items():
+        held = slot.sets.get(name)
+        role, rank = roles.get(name) or ((held.role, held.rank) if held else ("", 0))
+        named[f"{role or 'set'}/{rank} {name[:8]}"] = nbytes
+    return named
+
+
+def removable(slot: Slot, launcher: Launcher, now: float) -> list[WeightSet]:
+    """Sealed sets that could give way to `launcher`: nobody is attached and nobody let through needs them.
+
+    Those that no connected launcher names come first: dropping them costs no rollback a refill.
+    """
+    needed = {w.set for each in slot.launchers.values() if each.through or each is launcher for w in each.weights}
+    named = named_sets(slot, now)
+    free = [
+        held
+        for held in slot.sets.values()
+        if held.state is SetState.SEALED and not held.attached and held.set not in needed
+    ]
+    return sorted(free, key=lambda held: (held.set in named, -held.nbytes, held.set))
+
+
+def named_sets(slot: Slot, now: float) -> frozenset[str]:
+    """The sets that some connected launcher's hello names; one that has just lost its stream is about to be back."""
+    return frozenset(
+        wanted.set
+        for each in slot.launchers.values()
+        if each.stream or each.server is not None or now < each.lost_at + slot.recover_max
+        for wanted in each.weights
+    )
+
+
+def to_drop(slot: Slot, launcher: Launcher, now: float, *, plans_without: Iterable[str] = ()) -> tuple[str, ...] | None:
+    """The fewest removable sets, in order, without which `launcher` fits; None when it would not fit even so.
+
+    Sets that are being dropped count as gone: their room comes without doing more.
+    """
+    going = [held.set for held in slot.sets.values() if held.state is SetState.DROPPING]
+    free = removable(slot, launcher, now)
+    for count in range(len(free) + 1):
+        without = [held.set for held in free[:count]]
+        if committed(slot, launcher, sets_without=going + without, plans_without=plans_without).fits:
+            return tuple(without)
+    return None

@@ -1,0 +1,322 @@
+"""The agent: one loop that takes events into the slots' facts and does what follows from them.
+
+An event is reduced at once, decisions are made a moment later for all events that came meanwhile. Nothing here waits:
+frames and stream messages go into queues. Start and stop are the only coroutines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+from ling_api import fdpass, names
+from ling_api.v1 import agent_pb2_grpc
+
+from . import events
+from .connection import Connection, Deaths
+from .decide import decide, reduce
+from .deeds import Deeds
+from .directory import Caller
+from .engines import Engines, Stream
+from .facts import Slot
+from .folders import Folders
+from .frames import Frames
+from .metrics import Counters, Snapshot
+from .status import build_status
+from .store import Store
+from .tickets import Tickets
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from .directory import SlotSpec
+    from .status import Publisher
+
+LOG = logging.getLogger(__name__)
+STATUS_DELAY = 0.02  # seconds: what changes together is published together
+_GRPC_OPTIONS = (("grpc.so_reuseport", 0),)
+
+
+class Agent:
+    """Owns every socket, descriptor and fact. All methods on the loop's thread."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        publisher: Publisher,
+        *,
+        node: str = "",
+        devices: int = names.DEVICES,
+        recover_min: float = 1.0,
+        recover_max: float = 10.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.now = monotonic
+        self.slots: dict[str, Slot] = {}
+        self.callers: Mapping[str, Caller] = {}
+        self.connections: dict[int, Connection] = {}
+        self.streams: dict[int, Stream] = {}
+        self.store = Store()
+        self.tickets = Tickets()
+        self.counters = Counters()
+        self._run_dir = run_dir
+        self._publisher = publisher
+        self._node = node
+        self._recover = (recover_min, recover_max)
+        self._wall = wall
+        self._number = 0
+        self._specs_known = False
+        self._members: dict[str, dict[str, Caller]] = {}
+        self._watched: dict[int, str] = {}  # slot of each process whose death is awaited
+        self._statuses: dict[str, dict[str, Any]] = {}
+        self._dirty: set[str] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._publishing: dict[str, asyncio.TimerHandle] = {}
+        self._folders = Folders(run_dir, devices, self._called)
+        self._frames = Frames(self)
+        self._deeds = Deeds(self)
+        self._deaths = Deaths(self._died)
+        self._server: grpc.aio.Server | None = None
+        self._status_server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Opens all sockets. Raises OSError, RuntimeError when a socket cannot be bound."""
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._folders.open()
+        self._server = grpc.aio.server(options=_GRPC_OPTIONS)
+        agent_pb2_grpc.add_NodeAgentServicer_to_server(Engines(self), self._server)  # type: ignore[no-untyped-call]
+        self._server.add_insecure_port(f"unix:{self._folders.agent_socket}")
+        await self._server.start()
+        self._folders.link_agent()
+        status = fdpass.listen(self._run_dir / names.STATUS_SOCKET, mode=0o600)
+        self._status_server = await asyncio.start_unix_server(self._tell_status, sock=status)
+        LOG.info("event=started run=%s", self._run_dir)
+
+    async def stop(self) -> None:
+        """Closes everything; engines and keepers keep what they hold and wait for the next agent."""
+        for timer in (*self._timers.values(), *self._publishing.values()):
+            timer.cancel()
+        if self._status_server is not None:
+            self._status_server.close()
+        self._folders.close()
+        for conn in tuple(self.connections.values()):
+            conn.close()
+        for stream in tuple(self.streams.values()):
+            stream.close()
+        if self._server is not None:
+            await self._server.stop(0.2)
+        self._deaths.close()
+        self.store.close()
+        for timer in (*self._timers.values(), *self._publishing.values()):
+            timer.cancel()
+        LOG.info("event=stopped")
+
+    # what the node's edges say
+
+    def callers_changed(self, callers: Mapping[str, Caller]) -> None:
+        """The whole map by device. Connections of pods that are no longer in it end."""
+        self.callers = dict(callers)
+        uids = {caller.uid for caller in callers.values()}
+        for conn in tuple(self.connections.values()):
+            if conn.uid and conn.uid not in uids:
+                conn.close()
+        for stream in tuple(self.streams.values()):
+            if stream.uid not in uids:
+                self.end_stream(stream)
+        by_slot: dict[str, list[Caller]] = {name: [] for name in self.slots}
+        for caller in callers.values():
+            by_slot.setdefault(caller.slot, []).append(caller)
+        for name, own in by_slot.items():
+            ordered = tuple(sorted(own, key=lambda caller: caller.device))
+            if self._slot(name).callers != ordered:
+                self.post(name, events.CallersChanged(callers=ordered))
+
+    def slots_changed(self, slots: Mapping[str, SlotSpec]) -> None:
+        """The whole map by name; a slot that is missing is deleted."""
+        self._specs_known = True
+        for name in {*slots, *self.slots}:
+            slot, spec = self._slot(name), slots.get(name)
+            if (spec is None and not slot.gone) or (spec is not None and (slot.spec != spec or slot.gone)):
+                self.post(name, events.SpecChanged(spec=spec))
+
+    def renew_folder(self, device: str) -> Path:
+        """Makes a device's folder ready for its next pod; connections of the former one end. Returns the folder."""
+        for conn in tuple(self.connections.values()):
+            if conn.device == device:
+                conn.close()
+        return self._folders.renew(device)
+
+    def members(self, slot: str | None = None) -> dict[str, Caller]:
+        """Callers by device, as keepers remember them: for a time without the API server."""
+        chosen = self._members.values() if slot is None else [self._members.get(slot, {})]
+        return {device: caller for members in chosen for device, caller in members.items()}
+
+    def remember_members(self, slot: str, members: Mapping[str, Mapping[str, str]]) -> None:
+        fields = ("namespace", "pod", "uid", "slot", "component", "revision")
+        self._members[slot] = {
+            device: Caller(device=device, **{name: member[name] for name in fields})  # type: ignore[arg-type]
+            for device, member in members.items()
+            if member["component"] in ("slot", "engine")
+        }
+
+    def pod_of(self, uid: str) -> str:
+        return next((caller.pod for caller in self.callers.values() if caller.uid == uid), "")
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            slots=dict(self.slots),
+            counters=self.counters,
+            open_fds=self.store.open_fds,
+            streams=len(self.streams),
+            connections=len(self.connections),
+        )
+
+    # events and decisions
+
+    def post(self, name: str, event: events.Event) -> None:
+        """Takes an event into the slot's facts now; decides soon."""
+        before = self._slot(name)
+        self.slots[name] = reduce(before, event, self.now())
+        self._count_deaths(before, self.slots[name])
+        if not self._dirty:
+            asyncio.get_running_loop().call_soon(self._decide_all)
+        self._dirty.add(name)
+
+    def _slot(self, name: str) -> Slot:
+        if name not in self.slots:
+            least, most = self._recover
+            self.slots[name] = Slot(name=name, since=self.now(), recover_min=least, recover_max=most)
+        return self.slots[name]
+
+    def _count_deaths(self, before: Slot, after: Slot) -> None:
+        if before.launchers is after.launchers:
+            return
+        for uid, launcher in after.launchers.items():
+            old = before.launchers.get(uid)
+            if old is not None and old is not launcher and old.last_server != launcher.last_server:
+                self.counters.server_dead(launcher.last_server)
+
+    def _decide_all(self) -> None:
+        names_now, self._dirty = self._dirty, set()
+        for name in names_now:
+            if name in self.slots:
+                self._decide(name)
+
+    def _decide(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        now = self.now()
+        slot, decisions, wake = decide(self.slots[name], now)
+        self.slots[name] = slot
+        for decision in decisions:
+            self._deeds.do(name, decision)
+        if wake is not None:
+            self._timers[name] = asyncio.get_running_loop().call_later(max(0.0, wake - now) + 0.001, self._decide, name)
+        if name not in self._publishing:
+            self._publishing[name] = asyncio.get_running_loop().call_later(STATUS_DELAY, self._publish, name)
+
+    def _publish(self, name: str) -> None:
+        del self._publishing[name]
+        slot = self.slots.get(name)
+        if slot is None or self._forgotten(slot):
+            return
+        previous = self._statuses.get(name)
+        status = build_status(slot, node=self._node, previous=previous, now=self._wall())
+        if status != previous:
+            self._statuses[name] = status
+            self._publisher.publish(name, status)
+
+    def _forgotten(self, slot: Slot) -> bool:
+        """A slot of which nothing is left is nothing to know of."""
+        if not slot.gone or slot.sets or slot.callers or slot.launchers or slot.keeper or slot.ranks:
+            return False
+        self.store.drop_listener(slot.name)
+        for known in (self.slots, self._statuses, self._members):
+            known.pop(slot.name, None)
+        timer = self._timers.pop(slot.name, None)
+        if timer is not None:
+            timer.cancel()
+        return True
+
+    # sockets
+
+    def _called(self, device: str, sock: socket.socket) -> None:
+        self._number += 1
+        number = self._number
+        try:
+            pidfd = fdpass.peer_pidfd(sock)
+        except OSError:
+            sock.close()
+            return
+        conn = Connection(number, device, sock, on_frame=self._frames.take, on_end=self._ended)
+        self.connections[number] = conn
+        self._deaths.watch(number, pidfd)
+
+    def _ended(self, conn: Connection) -> None:
+        self.connections.pop(conn.number, None)
+        self.store.forget_connection(conn.number)
+        if not conn.slot:  # it never said who it is: nobody waits for its death
+            self._deaths.forget(conn.number)
+            return
+        self._watched[conn.number] = conn.slot
+        self.post(conn.slot, events.Disconnected(conn=conn.number))
+
+    def _died(self, number: int) -> None:
+        conn = self.connections.get(number)
+        if conn is not None:
+            conn.drain()
+            conn.close()
+        slot = self._watched.pop(number, "")
+        if slot in self.slots:
+            self.post(slot, events.PeerDead(conn=number))
+
+    # streams
+
+    def open_stream(self, slot: str, uid: str) -> Stream:
+        self._number += 1
+        stream = Stream(self._number, slot, uid)
+        self.streams[stream.number] = stream
+        return stream
+
+    def end_stream(self, stream: Stream) -> None:
+        """Idempotent: its tickets die, its launcher is without a stream."""
+        if self.streams.pop(stream.number, None) is None:
+            return
+        stream.close()
+        self.tickets.end_stream(stream.number)
+        if stream.slot in self.slots:
+            self.post(stream.slot, events.StreamGone(stream=stream.number))
+
+    async def _tell_status(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One JSON document for each connection: what `ling-nodeagent status` prints."""
+        writer.write(json.dumps(self.describe(), indent=2).encode())
+        try:
+            await writer.drain()
+        except ConnectionError as error:
+            LOG.debug("status reader left: %s", error)
+        writer.close()
+
+    def describe(self) -> dict[str, Any]:
+        """All slots' statuses, who has which device, and what is open."""
+        wall = self._wall()
+        return {
+            "node": self._node,
+            "slots": {
+                name: build_status(slot, node=self._node, previous=self._statuses.get(name), now=wall)
+                for name, slot in sorted(self.slots.items())
+            },
+            "callers": {device: asdict(caller) for device, caller in sorted(self.callers.items())},
+            "openFds": self.store.open_fds,
+            "streams": len(self.streams),
+            "connections": len(self.connections),
+        }

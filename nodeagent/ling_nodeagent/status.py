@@ -1,0 +1,136 @@
+"""LingSlot.status from the facts: what a person and the operator read. Pure; `now` is Unix time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ling_api import names
+
+from . import choose
+from .facts import AGENT, Launcher, Role, SetState, Slot, WeightSet
+from .gate import committed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Status = dict[str, Any]
+SHOWN_ROLES = {Role.STARTING: Role.GATED.value}
+
+
+class Publisher(Protocol):
+    """Takes the newest status of a slot: level-triggered, on the agent's loop, without waiting."""
+
+    def publish(self, slot: str, status: Mapping[str, object]) -> None: ...
+
+
+def build_status(slot: Slot, *, node: str, previous: Mapping[str, Any] | None, now: float) -> Status:
+    """The whole status; `previous` lends the transition times of conditions that did not change."""
+    active = choose.active(slot)
+    room = committed(slot)
+    generation = slot.spec.generation if slot.spec else 0
+    old = previous.get("conditions", ()) if previous else ()
+    return {
+        "node": node,
+        "observedGeneration": generation,
+        "active": {
+            "pod": active.pod if active else "",
+            "uid": active.uid if active else "",
+            "term": slot.term,
+        },
+        "engines": [_engine(slot, each) for each in sorted(slot.launchers.values(), key=lambda each: each.order)],
+        "weightSets": [_weight_set(each) for each in sorted(slot.sets.values(), key=lambda each: each.set)],
+        "listener": bool(slot.listener),
+        "capacity": {"total": room.capacity, "weights": room.weights, "plans": room.plans},
+        "message": _message(slot),
+        "conditions": conditions(slot, old, generation, now),
+    }
+
+
+def _message(slot: Slot) -> str:
+    loops = [each for each in slot.launchers.values() if each.stop_due]
+    if loops:
+        return f"{choose.CRASH_LOOP}: {loops[0].pod}: {loops[0].deaths} servers in a row died without a first token"
+    return slot.message
+
+
+def _engine(slot: Slot, each: Launcher) -> Status:
+    server, seen = each.server, each.performance
+    out: Status = {
+        "pod": each.pod,
+        "uid": each.uid,
+        "revision": each.revision,
+        "role": SHOWN_ROLES.get(each.role, each.role.value),
+        "phase": choose.phase_of(each),
+        "phases": {name: round(ms, 1) for name, ms in server.phases.items()} if server else {},
+        "planBytes": each.total,
+        "deaths": each.deaths,
+        "requests": seen.requests,
+        "inFlight": seen.in_flight,
+        "ttftMs": round(seen.ttft_ms, 3),
+        "tpotMs": round(seen.tpot_ms, 3),
+    }
+    if each.last_exit is not None:
+        out["lastExit"] = each.last_exit
+    return out
+
+
+def _weight_set(held: WeightSet) -> Status:
+    return {
+        "set": held.set,
+        "role": held.role,
+        "rank": held.rank,
+        "bytes": held.nbytes,
+        "state": held.state.value,
+        "progress": round(held.progress, 3),
+        "holders": len(held.holders),
+    }
+
+
+def conditions(slot: Slot, old: Sequence[Mapping[str, Any]], generation: int, now: float) -> list[Status]:
+    """The three conditions that are the agent's; a transition time changes only with the status."""
+    before = {each["type"]: each for each in old}
+    out = []
+    for kind, (true, reason, message) in {
+        names.WEIGHTS_HELD: _weights_held(slot),
+        names.SERVING: _serving(slot),
+        names.RECOVERING: _recovering(slot),
+    }.items():
+        status = "True" if true else "False"
+        earlier = before.get(kind)
+        since = earlier["lastTransitionTime"] if earlier and earlier["status"] == status else _rfc3339(now)
+        out.append({
+            "type": kind, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": since, "observedGeneration": generation,
+        })  # fmt: skip
+    return out
+
+
+def _weights_held(slot: Slot) -> tuple[bool, str, str]:
+    sealed = [held for held in slot.sets.values() if held.state is SetState.SEALED]
+    filling = [held for held in slot.sets.values() if held.state is SetState.FILLING]
+    if sealed:
+        copies = min(len(held.holders | {AGENT}) for held in sealed)
+        return True, "Sealed", f"{len(sealed)} sealed weight sets, each held by at least {copies} processes"
+    if filling:
+        return False, "Filling", f"{min(held.progress for held in filling):.0%} filled"
+    return False, "NothingHeld", "no weight set is held"
+
+
+def _serving(slot: Slot) -> tuple[bool, str, str]:
+    accepting = [each for each in slot.launchers.values() if each.accepting]
+    if accepting:
+        return True, "Accepting", f"{accepting[0].pod} accepts"
+    if any(each.role is Role.STARTING for each in slot.launchers.values()):
+        return False, "Starting", "a server is starting; connections wait"
+    return False, "NobodyAccepts", _message(slot) or "no engine accepts"
+
+
+def _recovering(slot: Slot) -> tuple[bool, str, str]:
+    if slot.recovering:
+        return True, "AgentStarted", "the agent waits until all pods of the slot have told their roles"
+    return False, "Recovered", "all pods of the slot have told their roles, or had the time to"
+
+
+def _rfc3339(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,27 @@
+"""The fixtures of cluster tests: `cluster` once a run, `trial` (a namespace) once a test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support import cluster as support
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hack.cluster.access import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with Ling installed; with KUBECONFIG set, that cluster."""
+    with support.cluster_under_test() as running:
+        yield running
+
+
+@pytest.fixture
+def trial(cluster: Cluster) -> Iterator[support.Trial]:
+    """A namespace of this test's own, Pod Security `restricted` enforced."""
+    with support.trial(cluster) as own:
+        yield own

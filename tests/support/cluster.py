@@ -1,0 +1,143 @@
+"""What cluster tests share: one cluster for the whole run with Ling installed, and a namespace of its own per test."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hack.cluster.access import SYSTEM, Cluster, ClusterError, client_pod, trial_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+ROOT = Path(__file__).parents[2]
+LOGS = ROOT / "build/logs"
+STANDIN = "localhost/ling-engine-standin:dev"
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def cluster_under_test() -> Iterator[Cluster]:
+    """A cluster with the product installed; its logs go to build/logs, and it ends whatever happens."""
+    before = signal.signal(signal.SIGTERM, _stop)  # by default SIGTERM would end us without ending the cluster
+    try:
+        with trial_cluster(nodes=2, audit=True) as cluster:
+            try:
+                cluster.install()
+                yield cluster
+            finally:
+                collect_logs(cluster)
+                if not cluster.local:
+                    cluster.uninstall()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def collect_logs(cluster: Cluster) -> None:
+    """Copy the logs of the cluster's own programs and of our pods in the system namespace to build/logs."""
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    if cluster.local:
+        shutil.copytree(cluster.kubeconfig.parent / "log", LOGS / "cluster")
+    with contextlib.suppress(ClusterError):
+        for pod in cluster.items("pod", SYSTEM):
+            name = pod["metadata"]["name"]
+            for previous in ((), ("--previous",)):
+                text = cluster.kubectl("logs", "-n", SYSTEM, name, *previous, check=False)
+                (LOGS / f"{name}{'-previous' if previous else ''}.log").write_text(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A test's own namespace in the cluster, with the verbs of `Cluster` bound to it."""
+
+    cluster: Cluster
+    name: str
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
+        """What `kubectl -n NAMESPACE ARGS` prints."""
+        return self.cluster.kubectl("-n", self.name, *args, stdin=stdin, check=check)
+
+    def apply(self, *manifests: dict[str, Any] | str) -> None:
+        """Apply manifests in the namespace."""
+        self.cluster.apply(*manifests, namespace=self.name)
+
+    def patch(self, kind: str, name: str, change: dict[str, Any]) -> None:
+        """Merge a change into an object."""
+        self.cluster.patch(kind, name, self.name, change)
+
+    def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        """One object, or None."""
+        return self.cluster.find(kind, name, self.name)
+
+    def items(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """All objects of a kind."""
+        return self.cluster.items(kind, self.name, selector)
+
+    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 60) -> T:
+        """The first true value of `probe`; on a time-out the error shows what the namespace held."""
+        try:
+            return self.cluster.wait_for(what, probe, timeout)
+        except ClusterError as late:
+            raise AssertionError(f"{late}\n{self.describe()}") from late
+
+    def wait_condition(self, name: str, condition: str, status: str = "True", timeout: float = 120) -> dict[str, Any]:
+        """A LingDeployment's condition, for its present generation."""
+        try:
+            return self.cluster.wait_condition("ld", name, self.name, condition, status, timeout)
+        except ClusterError as late:
+            raise AssertionError(f"{late}\n{self.describe()}") from late
+
+    def slot_pods(self, deployment: str) -> list[dict[str, Any]]:
+        """The slot pods of a LingDeployment."""
+        return self.items("pod", f"ling.dev/deployment={deployment},ling.dev/component=slot")
+
+    def engine_pods(self, deployment: str) -> list[dict[str, Any]]:
+        """The engine pods of a LingDeployment."""
+        return self.items("pod", f"ling.dev/deployment={deployment},ling.dev/component=engine")
+
+    def client(self, name: str = "client", *, away_from: str = "") -> str:
+        """A pod to send requests from, ready; its name."""
+        self.apply(client_pod(name, away_from=away_from))
+        self.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
+        return name
+
+    def exec(self, pod: str, *command: str, stdin: str | None = None, timeout: float = 60) -> str:
+        """What a command prints that runs in a pod."""
+        return self.cluster.exec(self.name, pod, *command, stdin=stdin, timeout=timeout)
+
+    def describe(self) -> str:
+        """Objects, the last events and the engines' last words: what a failed test needs to be understood."""
+        parts = [self.kubectl("get", "ld,lslot,pod,service", "-o", "wide", check=False)]
+        parts.append(self.kubectl("get", "ld,lslot", "-o", "yaml", check=False)[-6000:])
+        parts.append(self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:])
+        for pod in self.items("pod"):
+            name = pod["metadata"]["name"]
+            parts.append(f"--- {name}\n{self.kubectl('logs', name, '--tail=15', check=False)}")
+        return "\n".join(parts)
+
+
+@contextlib.contextmanager
+def trial(cluster: Cluster) -> Iterator[Trial]:
+    """A fresh namespace that enforces Pod Security `restricted`; at the end all that is in it must go."""
+    with cluster.namespace(f"test-{uuid.uuid4().hex[:8]}") as name:
+        yield Trial(cluster=cluster, name=name)
+
+
+def deployment(name: str, source: str, *, memory: str = "64Mi", image: str = "", **spec: Any) -> dict[str, Any]:
+    """A LingDeployment as a value; `spec` is merged over model, engine and weightCache."""
+    body: dict[str, Any] = {"model": {"source": source}, "weightCache": {"memory": memory}}
+    if image:
+        body["engine"] = {"image": image}
+    for key, value in spec.items():
+        body[key] = {**body.get(key, {}), **value} if isinstance(value, dict) else value
+    return {"apiVersion": "ling.dev/v1alpha1", "kind": "LingDeployment", "metadata": {"name": name}, "spec": body}

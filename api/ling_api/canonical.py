@@ -22,7 +22,10 @@ def encode(value: object) -> bytes:
 def decode(data: bytes | memoryview, what: str) -> dict[str, Any]:
     """The JSON object in `data`. Raises BadInput with a sentence that begins with `what`."""
     try:
-        value = json.loads(bytes(data).decode(), parse_constant=_finite, parse_float=_finite)
+        text = bytes(data).decode()
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair has no UTF-8 form
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} is not JSON in UTF-8: {error}") from None
     if not isinstance(value, dict):

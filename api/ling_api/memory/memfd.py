@@ -49,9 +49,9 @@ class MemfdMemory:
             raise DeviceError(f"cannot create a region: {error.strerror}") from error
         try:
             os.ftruncate(fd, size)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             os.close(fd)
-            raise DeviceError(f"cannot size a region of {size} bytes: {error.strerror}") from error
+            raise DeviceError(f"cannot size a region of {size} bytes: {error}") from error
         return fd
 
     def map(self, fds: Sequence[int], sizes: Sequence[int], *, writable: bool) -> MemfdMapping:

@@ -14,6 +14,7 @@ LABEL_COMPONENT: Final = "ling.dev/component"
 LABEL_SERVING: Final = "ling.dev/serving"  # on slot pods; the Service selects it
 COMPONENT_SLOT: Final = "slot"
 COMPONENT_ENGINE: Final = "engine"
+COMPONENT_AGENT: Final = "agent"  # pods of the DaemonSet; the operator reads from them which nodes have an agent
 
 # what the device plugin mounts into a pod, and under which resource name
 RESOURCE: Final = "ling.dev/node-agent"

@@ -169,9 +169,10 @@ def revision_of(part: EnginePart) -> str:
     An image that the user left out is not in it: it is resolved once, and kept in the ControllerRevision of this name.
     Quantities count by what they mean: 1 and 1000m are the same.
     """
-    data = part.to_dict()
-    for side, values in data["engine"].get("resources", {}).items():
-        data["engine"]["resources"][side] = {name: str(parse_exact(value)) for name, value in values.items()}
+    data: dict[str, Any] = part.to_dict()
+    resources = part.engine.resources.to_dict()
+    exact = {side: {k: str(parse_exact(v)) for k, v in values.items()} for side, values in resources.items()}
+    data["engine"] = {**data["engine"], "resources": exact}
     text = json.dumps(_effective(data, BASELINE), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

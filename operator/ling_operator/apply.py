@@ -1,0 +1,29 @@
+"""Does one step of a plan. No decision is made here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ling_operator.actions import Apply, Create, Delete, Label, Step
+
+if TYPE_CHECKING:
+    from ling_operator.kube import Kube
+
+
+async def execute(kube: Kube, namespace: str, step: Step) -> None:
+    """One write. ApiError when the API server refuses it or is away."""
+    match step:
+        case Create(body=body):
+            await kube.create(body)
+        case Apply(body=body):
+            await kube.apply(body)
+        case Label(kind=kind, name=name, uid=uid, label=label, value=value):
+            await kube.label(kind, namespace, name, uid, {label: value})
+        case Delete(kind=kind, name=name, uid=uid, foreground=foreground, grace=grace):
+            await kube.delete(kind, namespace, name, uid, foreground=foreground, grace=grace)
+
+
+def describe(step: Step) -> str:
+    """The step for a log line: verb, kind and name."""
+    name = step.body["metadata"]["name"] if isinstance(step, Create | Apply) else step.name
+    return f"{type(step).__name__.lower()} {step.kind} {name}"

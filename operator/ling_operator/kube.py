@@ -1,0 +1,173 @@
+"""The only client of the API server: read, list, create, server-side apply, label, delete. Plain objects in and out.
+
+Every write carries the field manager `ling-operator`. Writes are counted, so that tests can end the process right
+after any of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+MANAGER: Final = "ling-operator"
+TIMEOUT: Final = 30.0  # seconds for one request
+EXIT_AFTER_WRITE: Final = 86  # exit code of the test switch
+
+_PATHS: Final = {
+    "LingDeployment": ("/apis/ling.dev/v1alpha1", "lingdeployments"),
+    "LingSlot": ("/apis/ling.dev/v1alpha1", "lingslots"),
+    "ControllerRevision": ("/apis/apps/v1", "controllerrevisions"),
+    "Pod": ("/api/v1", "pods"),
+    "Service": ("/api/v1", "services"),
+    "Event": ("/api/v1", "events"),
+}
+
+type Object = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server said no, or nobody answered (`status` 0). The catcher tries again later."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Conflict(ApiError):
+    """Somebody else has the name, or the object is another one by now (409). The catcher looks again."""
+
+
+class Missing(ApiError):
+    """There is no such object (404)."""
+
+
+async def connect() -> client.ApiClient:
+    """A client from the pod's service account, else from KUBECONFIG or ~/.kube/config."""
+    settings = client.Configuration()
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+    else:
+        await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+    settings.retries = None
+    return client.ApiClient(configuration=settings)
+
+
+class Kube:
+    """Requests over one client. `exit_after_writes` ends the process hard after that many writes; 0 never does."""
+
+    def __init__(self, api: client.ApiClient, *, exit_after_writes: int = 0) -> None:
+        self._api = api
+        self._exit_after = exit_after_writes
+        self.writes = 0
+
+    async def close(self) -> None:
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def _request(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None, content: str = "json"
+    ) -> Object:
+        url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "Content-Type": f"application/{content}"}
+        await self._authorise(headers)
+        try:
+            answer = await self._api.call_api(method, url, headers, body=body, _request_timeout=TIMEOUT)
+            data: bytes = await answer.read()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, f"{method} {path}: {type(error).__name__}: {error}") from error
+        if not 200 <= answer.status < 300:
+            raise _error(method, path, answer.status, data)
+        if method != "GET":
+            self._count(method, path)
+        loaded: Object = json.loads(data)
+        return loaded
+
+    async def _authorise(self, headers: dict[str, str]) -> None:
+        """The bearer token, if that is how we log in; an expired one is read again by the client's own hook."""
+        settings = await self._api.configuration.auth_settings()
+        for setting in settings.values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[setting["key"]] = setting["value"]
+
+    def _count(self, method: str, path: str) -> None:
+        self.writes += 1
+        if self.writes == self._exit_after:
+            log.warning("exit after write k=%d method=%s path=%s", self.writes, method, path)
+            os._exit(EXIT_AFTER_WRITE)
+
+    @staticmethod
+    def path(kind: str, namespace: str, name: str = "") -> str:
+        """The address of an object, or of all of its kind; an empty namespace means the whole cluster."""
+        base, plural = _PATHS[kind]
+        inside = f"/namespaces/{namespace}" if namespace else ""
+        return f"{base}{inside}/{plural}" + (f"/{name}" if name else "")
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The object, or None."""
+        try:
+            return await self._request("GET", self.path(kind, namespace, name))
+        except Missing:
+            return None
+
+    async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
+        """All objects of a kind that match the label selector."""
+        query = {"labelSelector": selector} if selector else None
+        answer = await self._request("GET", self.path(kind, namespace), query)
+        return list(answer.get("items") or ())
+
+    async def create(self, body: Object) -> Object:
+        """Make the object; Conflict when the name is taken."""
+        path = self.path(body["kind"], body["metadata"]["namespace"])
+        return await self._request("POST", path, {"fieldManager": MANAGER}, body)
+
+    async def apply(self, body: Object, subresource: str = "") -> Object:
+        """Server-side apply: the object has exactly our fields of it afterwards."""
+        meta = body["metadata"]
+        path = self.path(body["kind"], meta["namespace"], meta["name"]) + (f"/{subresource}" if subresource else "")
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return await self._request("PATCH", path, query, body, "apply-patch+yaml")
+
+    async def label(self, kind: str, namespace: str, name: str, uid: str, labels: Mapping[str, str | None]) -> None:
+        """Set labels of this very object, None takes one off. Gone already is done already."""
+        body = {"metadata": {"uid": uid, "labels": dict(labels)}}
+        path = self.path(kind, namespace, name)
+        try:
+            await self._request("PATCH", path, {"fieldManager": MANAGER}, body, "merge-patch+json")
+        except Missing:
+            log.info("label: gone kind=%s name=%s", kind, name)
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, *, foreground: bool = False, grace: int | None = None
+    ) -> None:
+        """Delete this very object. Gone already is done already."""
+        options: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Foreground" if foreground else "Background",
+        }
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        try:
+            await self._request("DELETE", self.path(kind, namespace, name), None, options)
+        except Missing:
+            log.info("delete: gone kind=%s name=%s", kind, name)
+
+
+def _error(method: str, path: str, status: int, data: bytes) -> ApiError:
+    try:
+        message = json.loads(data)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = data.decode(errors="replace")[:200]
+    kinds: dict[int, type[ApiError]] = {404: Missing, 409: Conflict}
+    return kinds.get(status, ApiError)(status, f"{method} {path}: {status}: {message}")

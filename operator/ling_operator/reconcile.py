@@ -1,0 +1,119 @@
+"""The one story: observe -> plan -> write what is true -> do one step. Then again, until there is nothing to do.
+
+What is true is written first: the status remembers what no other object tells (that a revision was given up, since when
+a rollout makes no progress), so a death right after the step must not lose it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from ling_api import names
+from ling_operator import apply, status, transitions
+from ling_operator.kube import ApiError, Conflict
+from ling_operator.observe import observe
+from ling_operator.plan import plan
+from ling_operator.rollout import COMPLETE
+
+if TYPE_CHECKING:
+    from ling_operator.keyqueue import Key
+    from ling_operator.kube import Kube
+    from ling_operator.metrics import Metrics
+    from ling_operator.plan import Plan
+    from ling_operator.settings import Settings
+    from ling_operator.views import Observed
+
+log = logging.getLogger(__name__)
+
+
+def _transition(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether something changed that people or a later plan wait for, not just a figure or a sentence."""
+
+    def essence(one: dict[str, Any]) -> object:
+        conditions = [(c["type"], c["status"], c["reason"]) for c in one.get("conditions") or ()]
+        keys = ("observedGeneration", "currentRevision", "updateRevision", "progress", "readyReplicas", "replicas")
+        return conditions, [one.get(key) for key in keys]
+
+    return essence(before) != essence(after)
+
+
+class Reconciler:
+    """Looks at one LingDeployment at a time; the same value serves all of them."""
+
+    def __init__(self, kube: Kube, settings: Settings, metrics: Metrics) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._metrics = metrics
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One look and at most one step. The seconds until the next look, None when only an event needs one."""
+        namespace, name = key
+        observed = await observe(self._kube, namespace, name, self._settings.agent_namespace)
+        if observed is None:
+            self._metrics.objects.forget(key)
+            return None
+        now = time.time()
+        planned = plan(observed, self._settings.images, now)
+        built = status.build_status(observed, planned, now)
+        self._metrics.objects.put(key, built)
+        if not observed.deleting:
+            await self._report(observed, planned, built, now)
+        if planned.step is None:
+            return planned.requeue_after
+        await self._do(observed, planned)
+        return 0.0
+
+    async def _do(self, observed: Observed, planned: Plan) -> None:
+        step = planned.step
+        if step is None:
+            return
+        log.info(
+            "step namespace=%s name=%s do=%r why=%r", observed.namespace, observed.name, apply.describe(step), step.why
+        )
+        await apply.execute(self._kube, observed.namespace, step)
+        self._metrics.steps.labels(type(step).__name__.lower(), step.kind).inc()
+
+    async def _report(self, observed: Observed, planned: Plan, built: dict[str, Any], now: float) -> None:
+        """Events, then the status, then the slots' AgentLost. A figure alone is written only when nothing is to do."""
+        before = dict(observed.previous.raw or {})
+        if before != built and (planned.step is None or _transition(before, built)):
+            for event in transitions.events_of(observed.previous.conditions, built):
+                await self._post(transitions.build_event(observed, event, now))
+            meta = {"name": observed.name, "namespace": observed.namespace, "uid": observed.uid}
+            await self._write_status("LingDeployment", meta, built)
+            self._observe_rollout(observed, built, now)
+        for facts in planned.facts:
+            condition = status.agent_condition(observed, facts, now)
+            if condition is not None:
+                meta = {"name": facts.name, "namespace": observed.namespace, "uid": facts.slot.uid}
+                await self._write_status("LingSlot", meta, {"conditions": [condition.to_dict()]})
+
+    async def _write_status(self, kind: str, meta: dict[str, Any], told: dict[str, Any]) -> None:
+        """A status that is refused is reported and does not hold up the work."""
+        body = {"apiVersion": names.API_VERSION, "kind": kind, "metadata": meta}
+        try:
+            await self._kube.apply({**body, "status": told}, "status")
+        except ApiError as error:
+            if error.status in (0, 404, 409) or error.status >= 500:
+                raise
+            self._metrics.errors.labels("status").inc()
+            log.error("status refused kind=%s name=%s error=%s", kind, meta["name"], error)
+
+    async def _post(self, event: dict[str, Any]) -> None:
+        try:
+            await self._kube.create(event)
+        except Conflict:
+            log.debug("event: told before name=%s", event["metadata"]["name"])
+        except ApiError as error:
+            if error.status == 0 or error.status >= 500:
+                raise
+            log.warning("event refused reason=%s error=%s", event["reason"], error)
+
+    def _observe_rollout(self, observed: Observed, built: dict[str, Any], now: float) -> None:
+        """A rollout that has just ended is measured."""
+        progress = observed.previous.progress
+        done = any(c["type"] == names.PROGRESSING and c["reason"] == COMPLETE for c in built["conditions"])
+        if progress is not None and done:
+            self._metrics.rollouts.observe(max(0.0, now - progress.started))

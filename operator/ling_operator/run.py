@@ -1,0 +1,143 @@
+"""The operator's process: kopf's watches, the reconcilers, the resync and the HTTP server, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+import kopf
+
+from ling_api import names
+from ling_operator import handlers, kube, server
+from ling_operator.keyqueue import KeyQueue
+from ling_operator.metrics import Metrics
+from ling_operator.reconcile import Reconciler
+
+if TYPE_CHECKING:
+    from ling_operator.keyqueue import Key
+    from ling_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+STUCK_SECONDS: Final = 120.0  # a look that takes longer, or a due key that waits longer, means that we are stuck
+
+
+class Operator:
+    """What the tasks of the process share."""
+
+    def __init__(self, settings: Settings, api: kube.Kube) -> None:
+        self.settings = settings
+        self.kube = api
+        self.queue = KeyQueue()
+        self.metrics = Metrics(lambda: self.queue.depth)
+        self.reconciler = Reconciler(api, settings, self.metrics)
+        self.listed = False
+        self.agents_changed = asyncio.Event()
+
+    async def _one(self, key: Key) -> None:
+        """One look at one key, whatever happens: a failure comes again later."""
+        try:
+            with self.metrics.duration.time():
+                after = await self.reconciler.reconcile(key)
+        except (kube.Conflict, kube.Missing) as error:
+            wait = self.queue.retry(key)
+            self.metrics.reconciles.labels("conflict").inc()
+            log.info("again namespace=%s name=%s in=%.2fs conflict=%s", *key, wait, error)
+        except Exception as error:
+            wait = self.queue.retry(key)
+            self.metrics.reconciles.labels("error").inc()
+            self.metrics.errors.labels(type(error).__name__).inc()
+            unexpected = not isinstance(error, kube.ApiError)
+            log.error("failed namespace=%s name=%s in=%.2fs error=%s", *key, wait, error, exc_info=unexpected)
+        else:
+            self.queue.succeeded(key)
+            self.metrics.reconciles.labels("ok").inc()
+            if after is not None:
+                self.queue.put(key, after)
+
+    async def reconcile_forever(self) -> None:
+        while True:
+            key = await self.queue.take()
+            try:
+                await self._one(key)
+            finally:
+                self.queue.done(key)
+
+    async def _every_key(self, kind: str) -> None:
+        for namespace in self.settings.namespaces or ("",):
+            for body in await self.kube.list(kind, namespace):
+                self.queue.put((body["metadata"]["namespace"], body["metadata"]["name"]))
+
+    async def resync_forever(self) -> None:
+        """Every object at the start, and again every few minutes, in case an event got lost."""
+        while True:
+            wait = self.settings.resync_seconds
+            try:
+                await self._every_key("LingDeployment")
+                self.listed = True
+            except kube.ApiError as error:
+                wait = 1.0
+                log.error("listing failed error=%s", error)
+            await asyncio.sleep(wait)
+
+    async def agents_forever(self) -> None:
+        """A change among the agents concerns everybody; changes that come together are looked at once."""
+        while True:
+            await self.agents_changed.wait()
+            self.agents_changed.clear()
+            with contextlib.suppress(kube.ApiError):  # the next resync looks again
+                await self._every_key("LingDeployment")
+            await asyncio.sleep(1.0)
+
+    def livez(self) -> server.Answer:
+        stuck = self.queue.stuck_seconds()
+        return (503, f"stuck for {stuck:.0f} s\n".encode()) if stuck > STUCK_SECONDS else (200, b"ok\n")
+
+    def readyz(self) -> server.Answer:
+        return (200, b"ok\n") if self.listed else (503, b"the objects are not listed yet\n")
+
+    async def serve(self) -> asyncio.Server:
+        metrics = {"/metrics": lambda: (200, self.metrics.text()), "/livez": self.livez, "/readyz": self.readyz}
+        return await server.serve(self.settings.port, metrics)
+
+
+async def _watch(operator: Operator) -> None:
+    """kopf's part; it returns when the process is told to end."""
+    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    handlers.wire(registry, settings, operator.queue, operator.agents_changed.set)
+    wanted = operator.settings.namespaces
+    spaces = (*wanted, operator.settings.agent_namespace) if wanted else ()
+    await kopf.operator(
+        registry=registry,
+        settings=settings,
+        standalone=True,
+        clusterwide=not wanted,
+        namespaces=tuple(dict.fromkeys(spaces)),
+    )
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT. A look that is going on is given up: the next start resumes from what is there."""
+    api = kube.Kube(await kube.connect(), exit_after_writes=settings.exit_after_writes)
+    operator = Operator(settings, api)
+    http = await operator.serve()
+    log.info("started port=%d namespaces=%s", settings.port, ",".join(settings.namespaces) or "all")
+    loops = [operator.reconcile_forever() for _ in range(settings.reconcilers)]
+    tasks = [asyncio.create_task(one) for one in (*loops, operator.resync_forever(), operator.agents_forever())]
+    watch = asyncio.create_task(_watch(operator))
+    try:
+        await asyncio.wait((watch, *tasks), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        http.close()
+        await api.close()
+    for failure in results:
+        if isinstance(failure, Exception):
+            watch.cancel()
+            raise failure
+    await watch
+    log.info("ended watched=%s", names.API_VERSION)

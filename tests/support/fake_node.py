@@ -1,0 +1,257 @@
+"""A node that is none: binds pods, lets them run, ends them, and writes LingSlot status as the agent would.
+
+For tests of the operator against a real API server without kubelets. It polls, and writes only what changed. Behaviour
+by image: an image that contains `missing` is never pulled, one that contains `dying` passes its check and its server
+dies whenever it is let go.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+AGENT_NAMESPACE = "ling-system"
+NODE = "node-1"
+PERIOD = 0.03
+
+type Object = dict[str, Any]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _live(pod: Object) -> bool:
+    return "deletionTimestamp" not in pod["metadata"]
+
+
+def _running(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running"
+
+
+@dataclass
+class Slot:
+    """What the agent remembers of one slot."""
+
+    active: str = ""
+    active_uid: str = ""
+    term: int = 0
+    deaths: dict[str, int] = field(default_factory=dict)
+    serving: tuple[bool, str] | None = None
+    written: Object | None = None
+
+    def choose(self, spec: Object, engines: dict[str, Object]) -> None:
+        """One decision about roles: keep, promote, or obey the wish of this term."""
+        wish = spec.get("wish") or {}
+        if self.active and self.active not in engines:
+            self._activate("", engines)
+        if wish.get("term") == self.term and wish.get("pod") in engines and wish["pod"] != self.active:
+            self._go(wish["pod"], engines)
+        elif not self.active:
+            order = sorted(engines, key=lambda name: (_revision(engines[name]) != spec["revision"], name))
+            healthy = [name for name in order if self.deaths.get(name, 0) < 5]
+            if healthy:
+                self._go(healthy[0], engines)
+
+    def _go(self, name: str, engines: dict[str, Object]) -> None:
+        if "dying" in engines[name]["spec"]["containers"][0]["image"]:
+            self.deaths[name] = self.deaths.get(name, 0) + 1
+            self.term += 1
+        else:
+            self._activate(name, engines)
+
+    def _activate(self, name: str, engines: dict[str, Object]) -> None:
+        self.active, self.term = name, self.term + 1
+        self.active_uid = engines[name]["metadata"]["uid"] if name else ""
+
+    def status(self, engines: dict[str, Object], generation: int) -> Object:
+        """What the agent publishes."""
+        on = bool(self.active)
+        if self.serving is None or self.serving[0] != on:
+            self.serving = (on, _now())
+        serving = {"type": "Serving", "status": str(on), "reason": "Active" if on else "NobodyAccepts", "message": ""}
+        held = {"type": "WeightsHeld", "status": "True", "reason": "Sealed", "message": ""}
+        return {
+            "node": NODE,
+            "observedGeneration": generation,
+            "listener": True,
+            "active": {"pod": self.active, "uid": self.active_uid, "term": self.term},
+            "engines": [self._engine(name, pod) for name, pod in sorted(engines.items())],
+            "conditions": [
+                {**serving, "lastTransitionTime": self.serving[1]},
+                {**held, "lastTransitionTime": self.serving[1]},
+            ],
+        }
+
+    def _engine(self, name: str, pod: Object) -> Object:
+        return {
+            "pod": name,
+            "uid": pod["metadata"]["uid"],
+            "revision": _revision(pod),
+            "role": "active" if name == self.active else "gated",
+            "deaths": self.deaths.get(name, 0),
+            "lastExit": "exit 7: FillFailed" if self.deaths.get(name) else "",
+        }
+
+
+def _revision(pod: Object) -> str:
+    return str(pod["metadata"]["labels"]["ling.dev/revision"])
+
+
+class FakeNode:
+    """The node and its agent, as a thread. `seen` is every pod that ever was, by uid; `lowest` see below."""
+
+    def __init__(self, url: str, token: str, ca: str) -> None:
+        import ssl
+
+        context = ssl.create_default_context(cafile=ca)
+        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=10)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fake-node", daemon=True)
+        self._slots: dict[str, Slot] = {}
+        self.lock = threading.Lock()
+        self.paused = False
+        self.seen: dict[str, str] = {}
+        self.unserved_after_first: int = 0  # ticks without any serving, labelled slot since there first was one
+        self._served = False
+        self.errors: list[str] = []
+
+    # -- life
+    def __enter__(self) -> FakeNode:
+        self._agent_pod()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        self._http.close()
+
+    def forget(self) -> None:
+        """Start counting afresh."""
+        with self.lock:
+            self.seen.clear()
+            self.unserved_after_first, self._served = 0, False
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD):
+            try:
+                self.tick()
+            except (httpx.HTTPError, KeyError) as error:
+                self.errors.append(repr(error))
+
+    # -- requests
+    def call(self, method: str, path: str, body: object = None, content: str = "application/json", **query: str) -> Object:
+        """One request; a 404 or 409 is an empty answer: the object went or changed meanwhile."""
+        answer = self._http.request(method, path, json=body, params=query, headers={"Content-Type": content})
+        if answer.status_code in (404, 409):
+            return {}
+        answer.raise_for_status()
+        return dict(answer.json())
+
+    def _list(self, path: str) -> list[Object]:
+        return list(self.call("GET", path).get("items") or ())
+
+    def _pod_status(self, pod: Object, status: Object) -> None:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+        self.call("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": status}, "application/merge-patch+json")
+
+    def _agent_pod(self) -> None:
+        base = "/api/v1/namespaces"
+        self.call("POST", base, {"metadata": {"name": AGENT_NAMESPACE}})
+        pod = {
+            "metadata": {"name": "agent", "labels": {"ling.dev/component": "agent"}},
+            "spec": {"nodeName": NODE, "containers": [{"name": "agent", "image": "agent"}]},
+        }
+        self.call("POST", f"{base}/{AGENT_NAMESPACE}/pods", pod)
+        self.agent_ready(True)
+
+    def agent_ready(self, ready: bool) -> None:
+        """The agent's pod becomes Ready, or not."""
+        path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/agent/status"
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+        self.call("PATCH", path, {"status": status}, "application/merge-patch+json")
+
+    # -- what kubelet and scheduler do
+    def tick(self) -> None:
+        """One look at everything."""
+        if self.paused:
+            return
+        pods = [one for one in self._list("/api/v1/pods") if one["metadata"]["namespace"] != AGENT_NAMESPACE]
+        slots = self._list("/apis/ling.dev/v1alpha1/lingslots")
+        with self.lock:
+            self.seen.update({one["metadata"]["uid"]: one["metadata"]["name"] for one in pods})
+        for pod in pods:
+            self._pod(pod)
+        for slot in slots:
+            self._slot(slot, pods)
+        self._count(slots, pods)
+
+    def _pod(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        if not _live(pod):
+            self.call("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
+        elif not pod["spec"].get("nodeName"):
+            target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+            self.call("POST", f"{path}/binding", {"metadata": {"name": meta["name"], "uid": meta["uid"]}, "target": target})
+        elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            self._start(pod)
+
+    def _start(self, pod: Object) -> None:
+        container = pod["spec"]["containers"][0]
+        if "missing" in container["image"]:
+            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"no such image {container['image']}"}}
+            told = {"name": container["name"], "image": container["image"], "imageID": "", "ready": False, "restartCount": 0}
+            if not (pod.get("status") or {}).get("containerStatuses"):
+                self._pod_status(pod, {"containerStatuses": [{**told, "state": waiting}]})
+            return
+        self._pod_status(pod, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
+
+    # -- what the agent does
+    def _slot(self, slot: Object, pods: list[Object]) -> None:
+        meta = slot["metadata"]
+        mine = [one for one in pods if _owner(one) == meta["uid"]]
+        component = "ling.dev/component"
+        keepers = [one for one in mine if one["metadata"]["labels"][component] == "slot" and _running(one)]
+        if not keepers and meta["uid"] not in self._slots:
+            return
+        state = self._slots.setdefault(meta["uid"], Slot())
+        engines = {
+            one["metadata"]["name"]: one
+            for one in mine
+            if one["metadata"]["labels"][component] == "engine" and _running(one) and _live(one)
+            if _revision(one) in slot["spec"]["revisions"]
+        }
+        state.choose(slot["spec"], engines)
+        status = state.status(engines, meta["generation"])
+        if status != state.written:
+            body = {
+                "apiVersion": "ling.dev/v1alpha1",
+                "kind": "LingSlot",
+                "metadata": {"name": meta["name"], "uid": meta["uid"]},
+                "status": status,
+            }
+            path = f"/apis/ling.dev/v1alpha1/namespaces/{meta['namespace']}/lingslots/{meta['name']}/status"
+            query = {"fieldManager": "ling-nodeagent", "force": "true"}
+            self.call("PATCH", path, body, "application/apply-patch+yaml", **query)
+            state.written = status
+
+    def _count(self, slots: list[Object], pods: list[Object]) -> None:
+        labelled = {
+            _owner(one) for one in pods if one["metadata"]["labels"].get("ling.dev/serving") == "true" and _live(one)
+        }
+        states = {uid: self._slots.get(uid) for uid in (one["metadata"]["uid"] for one in slots)}
+        serving = any(uid in labelled and state is not None and state.active for uid, state in states.items())
+        self._served = self._served or serving
+        if self._served and not serving:
+            self.unserved_after_first += 1
+
+
+def _owner(pod: Object) -> str:
+    return next((one["uid"] for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), "")

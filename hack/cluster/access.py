@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -270,11 +271,30 @@ def trial_cluster(nodes: int = 2, *, audit: bool = False) -> Iterator[Cluster]:
         yield Cluster(kubeconfig=Path(given), program=kubectl_path(local=False), local=False)
         return
     environment = {**os.environ, "LING_CLUSTER_OWNER": str(os.getpid()), **({"LING_AUDIT": "1"} if audit else {})}
-    up = subprocess.run([HERE / "up", str(nodes)], env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if up.returncode:
-        raise ClusterError("hack/cluster/up failed; it said why above")
-    try:
+    try:  # in a session of its own: Ctrl-C is ours to pass on
+        up = subprocess.run(
+            [HERE / "up", str(nodes)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            start_new_session=True,
+        )
+        if up.returncode:
+            raise ClusterError("hack/cluster/up failed; it said why above")
         path = Path(up.stdout.splitlines()[-1])
         yield Cluster(kubeconfig=path, program=kubectl_path(local=True), local=True)
     finally:
-        subprocess.run([HERE / "down"], stdout=sys.stderr, check=False)
+        with _undisturbed():
+            subprocess.run([HERE / "down"], env=environment, stdout=sys.stderr, check=False, start_new_session=True)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nobody presses Ctrl-C while we clean up."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

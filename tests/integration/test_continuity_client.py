@@ -1,0 +1,157 @@
+"""The continuity client must tell apart how requests end, or every figure that rests on it is worth nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks import continuity, continuity_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Respond = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+ANSWER = json.dumps({"choices": [{"text": "ab", "finish_reason": "length"}]}).encode()
+
+
+def response(body: bytes, status: str = "200 OK", *fields: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    return await reader.readexactly(length)
+
+
+@asynccontextmanager
+async def server(respond: Respond) -> AsyncIterator[int]:
+    """A server that answers each request as `respond` does; its port."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await read_request(reader)
+                await respond(reader, writer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as running:
+        yield running.sockets[0].getsockname()[1]
+
+
+async def good(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(ANSWER))
+
+
+async def closing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(ANSWER, "200 OK", "Connection: close"))
+
+
+async def busy(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(b'{"error": "full"}', "429 Too Many Requests"))
+
+
+async def dies(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def dies_half_way(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(ANSWER)[:-10])
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("respond", "failed"),
+    [
+        pytest.param(good, "", id="good"),
+        pytest.param(closing, "", id="good and closed"),
+        pytest.param(busy, "status", id="429"),
+        pytest.param(dies, "broken", id="reset before an answer"),
+        pytest.param(dies_half_way, "broken", id="end in the middle of an answer"),
+    ],
+)
+@pytest.mark.parametrize("keep", [False, True], ids=["new", "keep"])
+async def test_end_of_a_request_is_named(respond: Respond, failed: str, keep: bool) -> None:
+    async with server(respond) as port:
+        client = continuity_client.Client("127.0.0.1", port, "m", keep)
+        row = continuity_client.row(0, 0.0)
+        await client.ask(row)
+        for _, writer, _ in client.idle:
+            writer.close()
+    assert row.failed == failed, row.why
+    assert row.sent <= row.ended
+
+
+async def test_nobody_listening_is_refused() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    row = continuity_client.row(0, 0.0)
+    await continuity_client.Client("127.0.0.1", port, "m", keep=False).ask(row)
+    assert (row.failed, row.sent) == ("refused", 0.0)
+
+
+async def test_keep_alive_uses_a_connection_again_until_it_is_closed() -> None:
+    async with server(good) as port:
+        client = continuity_client.Client("127.0.0.1", port, "m", keep=True)
+        rows = [continuity_client.row(number, 0.0) for number in range(2)]
+        for row in rows:
+            await client.ask(row)
+        client.idle[-1][1].close()
+        rows.append(continuity_client.row(2, 0.0))
+        await client.ask(rows[-1])
+        client.idle[-1][1].close()
+    assert [(row.reused, row.failed) for row in rows] == [(False, ""), (True, ""), (False, "")]
+
+
+async def test_stream_must_end_with_done() -> None:
+    events = [b'data: {"choices": []}\n\n', b"data: [DONE]\n\n"]
+
+    def chunked(parts: list[bytes]) -> bytes:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [*parts, b""])
+
+    async def whole(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunked(events))
+
+    async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunked(events[:1]))
+
+    ends = []
+    for respond in (whole, cut):
+        async with server(respond) as port:
+            row = continuity_client.row(7, 0.0)
+            await continuity_client.Client("127.0.0.1", port, "m", keep=False).ask(row)
+            ends.append((row.kind, row.failed))
+    assert ends == [("stream", ""), ("stream", "wrong")]
+
+
+def test_report_counts_by_kind_and_measures_the_gap_around_an_event() -> None:
+    def row(sent: float, ended: float, failed: str = "") -> dict[str, object]:
+        return {"kind": "work", "due": sent, "sent": sent, "ended": ended, "failed": failed, "why": failed}
+
+    rows = [row(9.0, 9.1), row(9.9, 10.2, "broken"), row(10.1, 10.9), row(10.3, 11.0)]
+    report = continuity.analyse("server", "new", 10.0, rows, [(10.0, 10.5)])
+    assert report.failures == {"broken": 1}
+    assert report.in_flight == [1]
+    assert report.gaps == [pytest.approx(100.0)]
+    assert report.slowest == [pytest.approx(800.0)]
+    assert report.ok
+
+
+def test_only_a_killed_server_may_break_requests() -> None:
+    rows = [{"kind": "work", "due": 1.0, "sent": 1.0, "ended": 1.1, "failed": "broken", "why": ""}]
+    assert continuity.analyse("server", "new", 1.0, rows, []).ok
+    assert not continuity.analyse("edit", "new", 1.0, rows, []).ok

@@ -15,3 +15,4 @@ def set_up(process: str, level: int = logging.INFO) -> None:
         format=f"%(asctime)s.%(msecs)03d %(levelname)s process={process} pid=%(process)d %(name)s %(message)s",
         datefmt="%H:%M:%S",
     )
+    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PR_SET_CHILD_SUBREAPER = 36
 _STATUS_PATIENCE_S = 0.5  # from a pidfd's word of death to the exit status, which comes by another way
+_EXIT_PATIENCE_S = 1.0  # from the end of its control socket to its death
 _AGAIN_S = 1.0  # before a zygote that could not even start is started again
 UNKNOWN = -int(signal.SIGKILL)  # exit code of a child that nobody could ask
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Child:
     """A fork of the zygote. `told(message, fds)` for its frames, `ended(code)` once when it is dead."""
 
@@ -133,7 +134,7 @@ class Processes:
         if child.pidfd is None:
             self._end(child, UNKNOWN)
         else:
-            child.kill()
+            child.timers.append(self._loop.call_later(_EXIT_PATIENCE_S, child.kill))
 
     def _dead(self, child: Child) -> None:
         if child.pidfd is not None:

@@ -31,6 +31,7 @@ KEEP_ALIVE_S = 75  # longer than any client's pool keeps an idle connection
 _TICK_S = 0.02
 _CUT_PATIENCE_S = 1.0  # for cut requests to send their error
 _PASS_AT_ONCE = 64
+_PASS_AGAIN_S = 1.0  # after connections came back because no successor was there
 
 
 class SlotServer:
@@ -53,6 +54,7 @@ class SlotServer:
         self._acceptor: asyncio.Server | None = None
         self._inode = 0  # of the listener that is accepted on
         self._waiting: list[int] = []  # connections that came before we accept
+        self._pass_after = 0.0
         self._ticks: asyncio.Task[None] | None = None
 
     @property
@@ -91,6 +93,8 @@ class SlotServer:
             with contextlib.suppress(OSError):  # the client has closed it
                 await asyncio.get_running_loop().connect_accepted_socket(self._protocol, sock)
         self._metrics.moved("adopted", len(fds))
+        if self._app.closing:  # nobody takes them: they came back
+            self._pass_after = asyncio.get_running_loop().time() + _PASS_AGAIN_S
 
     async def drain(self, grace_seconds: float, pass_on: Callable[[list[int]], bool]) -> None:
         """Ends accepting; returns when nothing is left, after the grace period at the latest.
@@ -103,7 +107,8 @@ class SlotServer:
         await self.adopt(waiting)
         deadline = asyncio.get_running_loop().time() + grace_seconds
         while self._busy() and asyncio.get_running_loop().time() < deadline:
-            self._pass_idle(pass_on)
+            if asyncio.get_running_loop().time() >= self._pass_after:
+                self._pass_idle(pass_on)
             await asyncio.sleep(_TICK_S)
         cut = self._app.cut()
         if cut:

@@ -67,7 +67,7 @@ class EngineSettings:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{self.prog}: {message}")
+        raise BadInput(f"{message}; see {self.prog} --help")
 
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:

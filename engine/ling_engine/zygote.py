@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CONTROL_FD = 3
 _PR_SET_NAME = 15
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("ling_engine.zygote")
 
 
 def main() -> int:
@@ -96,8 +96,10 @@ class _Forks:
         if pid == 0:
             _become_child(entry, fd)
             # os._exit: nothing of the zygote's may run at exit. This frame keeps the zygote's objects alive until
-            # then, so that none of them closes a descriptor number that has another meaning in this process.
-            os._exit(child.run(entry, socket.socket(fileno=fd), self._settings, self._runtime, server))
+            # then, so that none of them closes a descriptor number that has another meaning in this process, and the
+            # control socket, whose end tells the launcher that this process is dead.
+            control = socket.socket(fileno=fd)
+            os._exit(child.run(entry, control, self._settings, self._runtime, server))
         pidfd = os.pidfd_open(pid)
         self._pids[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)

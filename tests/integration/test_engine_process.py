@@ -1,0 +1,430 @@
+"""The engine pod as processes, with the stand-in runtime, against a scripted agent on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import pytest
+from tests.support import standin
+from tests.support.processes import PYTHONPATH, ROOT
+from tests.support.scripted_agent import Pod, ScriptedAgent, open_fds
+
+from ling_api.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+REV = "0123abcd"
+
+
+class Engine:
+    """`ling-engine COMMAND` as a child of the test."""
+
+    def __init__(self, pod: Pod, model: Path, *flags: str, command: str = "run", gates: Path | None = None) -> None:
+        self.pod = pod
+        self._argv = [command, "--model", str(model), "--revision", REV, "--run-dir", str(pod.folder)]
+        self._argv += ["--probe-port", "0", "--runtime", "tests.support.standin:RUNTIME", *flags]
+        self._gates = gates
+        self.process: asyncio.subprocess.Process = None  # type: ignore[assignment]
+        self.log = ""
+
+    async def start(self) -> Engine:
+        env = {**os.environ, "PYTHONPATH": f"{PYTHONPATH}{os.pathsep}{ROOT}"}
+        if self._gates is not None:
+            env["LING_STANDIN_GATES"] = str(self._gates)
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ling_engine", *self._argv, env=env, stderr=asyncio.subprocess.PIPE
+        )
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            self.log += line.decode()
+
+    async def exit(self) -> int:
+        async with asyncio.timeout(20):
+            code = await self.process.wait()
+            await self._reading
+            return code
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def pid(self, name: str) -> int:
+        """Of the zygote or the server, by the name that it gave itself."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                if child.name() == name and child.status() != psutil.STATUS_ZOMBIE:
+                    return child.pid
+        return 0
+
+    def probes(self) -> int:
+        return int(self.log.split("probes=")[1].split()[0])
+
+
+async def until(look: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            while not (found := look()):
+                await asyncio.sleep(0.01)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"waited {seconds} s in vain for: {what}") from None
+
+
+class Stage:
+    """A scripted agent with two pods, and the engines that a test starts."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.tmp = tmp
+        self.gates = tmp / "gates"
+        self.gates.mkdir()
+        self.agent = ScriptedAgent(tmp / "d")
+        self.one, self.two = self.agent.pod("d000"), self.agent.pod("d001")
+        self.port = self.agent.listen()
+        self.engines: list[Engine] = []
+
+    async def engine(self, pod: Pod, *flags: str, command: str = "run", **shape: Any) -> Engine:
+        model = standin.write_model(self.tmp / "model", **{"nbytes": 3 << 20, **shape})
+        engine = Engine(pod, model, *flags, command=command, gates=self.gates)
+        self.engines.append(engine)
+        return await engine.start()
+
+    def hold(self, step: str) -> Path:
+        hold = self.gates / f"{step}.hold"
+        hold.touch()
+        return hold
+
+    async def reached(self, step: str) -> None:
+        await until((self.gates / f"{step}.reached").exists, f"step {step}")
+
+    async def phase(self, pod: Pod, phase: int) -> pb.ServerEvent:
+        await until(lambda: pod.phase() == phase, f"phase {pb.Phase.Name(phase)}")  # type: ignore[arg-type]
+        return pod.events[-1]
+
+    async def ask(self, **body: Any) -> httpx.Response:
+        async with httpx.AsyncClient(timeout=20) as client:
+            return await client.post(f"http://127.0.0.1:{self.port}/v1/completions", json={"max_tokens": 2, **body})
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(tmp_path)
+    await stage.agent.start()
+    yield stage
+    for engine in stage.engines:
+        for pid in (engine.pid("ling-server"), engine.pid("ling-zygote")):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        if engine.process.returncode is None:
+            engine.process.kill()
+        await engine.exit()
+    await stage.agent.stop()
+    stage.agent.close()
+
+
+async def test_first_fills_second_attaches_and_bytes_are_right(stage: Stage) -> None:
+    await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    assert (await stage.ask()).status_code == 200
+    assert set(stage.one.events[-1].phases) >= {"filling", "stored", "sealed", "attached", "warm", "accepting"}
+    await stage.engine(stage.two)
+    event = await stage.phase(stage.two, pb.PHASE_WARM)
+    assert "filling" not in event.phases
+    assert {"mapped", "bound", "checked"} <= set(event.phases)
+    (held,) = stage.agent.sets
+    assert [one["set"] for one in stage.two.ops("mapped")] == [held]
+    assert len(stage.one.ops("deposit")) == 1
+    assert not stage.two.ops("deposit")
+
+
+async def test_hello_tells_plan_sets_and_identity(stage: Stage) -> None:
+    stage.agent.go = False
+    await stage.engine(stage.one)
+    hello = await until(lambda: stage.one.hello, "hello")
+    assert hello.revision == REV
+    assert dict(hello.plan.private_bytes) == {"buffers": 16 << 20}
+    (weights,) = hello.weights
+    assert (weights.role, weights.rank, weights.bytes) == ("target", 0, 4 << 20)
+    assert hello.role == pb.ROLE_GATED
+    assert hello.purpose == pb.PURPOSE_SERVE
+
+
+async def test_waiting_for_anothers_fill_then_granted(stage: Stage) -> None:
+    hold = stage.hold("load")
+    await stage.engine(stage.one)
+    await stage.reached("load")
+    await stage.engine(stage.two)
+    await until(lambda: stage.agent.waiting, "the second waits")
+    hold.unlink()
+    await stage.phase(stage.two, pb.PHASE_WARM)
+    assert not stage.two.ops("deposit")
+
+
+async def test_killed_server_leaves_the_launcher_gated_and_the_next_attaches(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    zygote = engine.pid("ling-zygote")
+    os.kill(engine.pid("ling-server"), signal.SIGKILL)
+    event = await stage.phase(stage.one, pb.PHASE_EXITED)
+    assert event.exit_code == -signal.SIGKILL
+    asking = asyncio.create_task(stage.ask())  # waits in the listener's queue
+    stage.one.say(go=pb.Go(reason="respawn"))
+    event = await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    assert "filling" not in event.phases
+    assert (await asking).status_code == 200
+    assert engine.pid("ling-zygote") == zygote
+
+
+async def test_server_outlives_the_zygote_and_a_new_zygote_forks_the_next(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    zygote, server = engine.pid("ling-zygote"), engine.pid("ling-server")
+    os.kill(zygote, signal.SIGKILL)
+    await until(lambda: engine.pid("ling-zygote") not in (0, zygote), "a new zygote")
+    assert (await stage.ask()).status_code == 200
+    assert engine.pid("ling-server") == server
+    os.kill(server, signal.SIGKILL)
+    event = await stage.phase(stage.one, pb.PHASE_EXITED)
+    assert event.exit_code == -signal.SIGKILL
+    stage.one.say(go=pb.Go())
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    assert (await stage.ask()).status_code == 200
+
+
+async def test_zygote_and_server_die_with_the_launcher(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    children = psutil.Process(engine.process.pid).children(recursive=True)
+    assert len(children) == 2
+    engine.process.kill()
+    _gone, alive = await asyncio.to_thread(psutil.wait_procs, children, 5)
+    assert not alive
+
+
+async def test_zygote_killed_while_it_imports_or_describes_is_replaced(stage: Stage) -> None:
+    hold = stage.hold("describe")
+    engine = await stage.engine(stage.one)
+    await stage.reached("describe")
+    os.kill(engine.pid("ling-check"), signal.SIGSTOP)  # so that it does not end by itself
+    check, zygote = engine.pid("ling-check"), engine.pid("ling-zygote")
+    os.kill(zygote, signal.SIGKILL)
+    os.kill(check, signal.SIGKILL)
+    hold.unlink()
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+
+
+async def test_agent_restart_while_serving_hurts_nobody_and_gets_everything_back(stage: Stage) -> None:
+    await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    (held,) = stage.agent.sets
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{stage.port}") as client:
+        assert (await client.post("/v1/completions", json={})).status_code == 200
+        await stage.agent.stop()
+        assert (await client.post("/v1/completions", json={})).status_code == 200
+        await stage.agent.start()
+        hello = await until(lambda: stage.one.hellos == 2 and stage.one.hello, "the second hello")
+        assert hello.role == pb.ROLE_ACTIVE
+        assert (hello.term, hello.server.phase) == (1, pb.PHASE_ACCEPTING)
+        assert list(hello.server.sets) == [held]
+        await until(lambda: held in stage.agent.sets and stage.agent.sets[held].manifest, "the back-up")
+        await until(lambda: len(stage.one.ops("mapped")) == 2, "mapped again")
+        assert (await client.post("/v1/completions", json={})).status_code == 200
+    await stage.engine(stage.two)
+    event = await stage.phase(stage.two, pb.PHASE_WARM)
+    assert "filling" not in event.phases
+
+
+@pytest.mark.parametrize("step", ["load", "loaded"])
+async def test_agent_restart_in_the_middle_of_a_fill_continues_it(stage: Stage, step: str) -> None:
+    hold = stage.hold(step)
+    await stage.engine(stage.one)
+    await stage.reached(step)
+    (old,) = stage.agent.sets
+    await stage.agent.stop()
+    await stage.agent.start()
+    await until(lambda: len(stage.one.ops("deposit")) == 2, "deposited again")
+    hold.unlink()
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    assert stage.agent.sets[old].manifest is not None
+    assert (await stage.ask()).status_code == 200
+    assert sum(one.phase == pb.PHASE_STARTED for one in stage.one.events) == 1, "the same server"
+
+
+async def test_agent_restart_before_stored_continues_the_fill(stage: Stage) -> None:
+    stage.agent.answer_deposit = False
+    await stage.engine(stage.one)
+    await until(lambda: stage.one.ops("deposit"), "deposit")
+    await stage.agent.stop()
+    stage.agent.answer_deposit = True
+    await stage.agent.start()
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    assert (await stage.ask()).status_code == 200
+
+
+async def test_agent_restart_before_the_answer_to_attach(stage: Stage) -> None:
+    stage.agent.answer_attach = False
+    await stage.engine(stage.one)
+    await until(lambda: stage.one.phase() == pb.PHASE_STARTED, "started")
+    await stage.agent.stop()
+    stage.agent.answer_attach = True
+    await stage.agent.start()
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+
+
+async def test_drop_closes_the_launchers_copies_exactly(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    await until(lambda: stage.one.ops("stored"), "the back-up is taken")
+
+    def memfds() -> int:
+        return sum("ling-" in what for what in open_fds(engine.process.pid).values())
+
+    assert memfds() == 2, "a region and its manifest"
+    (held,) = stage.agent.sets
+    assert stage.one.launcher is not None
+    stage.one.launcher.put({"op": "drop", "set": held})
+    await until(lambda: stage.one.ops("dropped"), "dropped")
+    assert memfds() == 0
+    assert (await stage.ask()).status_code == 200, "the server's mapping is its own"
+
+
+async def test_servers_hold_no_descriptor_of_weights_or_of_others(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    await until(lambda: stage.one.ops("stored"), "the back-up is taken")
+    server, zygote = open_fds(engine.pid("ling-server")), open_fds(engine.pid("ling-zygote"))
+    assert not [what for what in (*server.values(), *zygote.values()) if "ling-" in what]
+    held = [what for fd, what in zygote.items() if fd > 2]
+    assert [what.split(":")[0] for what in held] == ["socket", "anon_inode"], "its control socket, the server's pidfd"
+    sockets = sorted(what for what in server.values() if what.startswith("socket"))
+    assert len(sockets) == 5, f"control, folder, listener, the loop's own pair: {server}"
+    before = len(server)
+    for _ in range(5):
+        assert (await stage.ask()).status_code == 200
+    await until(lambda: len(open_fds(engine.pid("ling-server"))) == before, "connections are closed")
+
+
+async def test_sigterm_drains_and_ends_with_0(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    asking = asyncio.create_task(stage.ask(max_tokens=10, token_seconds=0.05))
+    await until(lambda: stage.one.performance and stage.one.performance.in_flight, "in flight")
+    engine.terminate()
+    await until(lambda: stage.one.left, "leaving")
+    stage.one.role(pb.ROLE_DRAINING, 2)
+    response = await asking
+    assert (response.status_code, response.headers["connection"]) == (200, "close")
+    assert await engine.exit() == 0
+    assert stage.one.events[-1].phase == pb.PHASE_EXITED
+    assert stage.one.events[-1].exit_code == 0
+
+
+async def test_sigterm_without_an_agent_drains_too(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    await stage.agent.stop()
+    engine.terminate()
+    assert await engine.exit() == 0
+
+
+async def test_a_request_beyond_grace_is_told_and_counted(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    asking = asyncio.create_task(stage.ask(max_tokens=1, token_seconds=30))
+    await until(lambda: stage.one.performance and stage.one.performance.in_flight, "in flight")
+    stage.one.role(pb.ROLE_DRAINING, 2, 0.2)
+    response = await asking
+    assert response.status_code == 503
+    assert "grace period" in response.json()["error"]["message"]
+    await stage.phase(stage.one, pb.PHASE_EXITED)
+    assert engine.process.returncode is None, "drained without SIGTERM: gated again"
+
+
+@pytest.mark.parametrize("phase", ["gated", "active"])
+async def test_stop_ends_with_its_code(stage: Stage, phase: str) -> None:
+    stage.agent.go = phase == "active"
+    engine = await stage.engine(stage.one)
+    await until(lambda: stage.one.hello, "hello")
+    if phase == "active":
+        await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    stage.one.say(stop=pb.Stop(exit_code=3, reason="revision 0123abcd is not of this slot"))
+    assert await engine.exit() == 3
+    assert "ling-engine: revision 0123abcd is not of this slot" in engine.log
+
+
+async def test_a_stale_term_is_not_obeyed(stage: Stage) -> None:
+    await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    stage.one.role(pb.ROLE_DRAINING, 0)
+    assert (await stage.ask()).status_code == 200
+    assert stage.one.phase() == pb.PHASE_ACCEPTING
+
+
+@pytest.mark.parametrize(
+    ("flags", "shape", "code", "says"),
+    [
+        pytest.param((), {"fail_at": "load"}, 2, "told to fail at load", id="load-fails"),
+        pytest.param(("--model-revision", f"sha256:{'0' * 64}"), {}, 7, "model.revision states", id="revision"),
+        pytest.param((), {"fail_at": "warm-up"}, None, "", id="fill-does-not-warm-up"),
+    ],
+)
+async def test_fill_ends_with_the_servers_code(
+    stage: Stage, flags: tuple[str, ...], shape: dict[str, Any], code: int | None, says: str
+) -> None:
+    engine = await stage.engine(stage.one, *flags, command="fill", **shape)
+    assert await engine.exit() == (code or 0)
+    if code is None:
+        assert all(held.manifest is not None for held in stage.agent.sets.values())
+        assert stage.one.hello is not None
+        assert stage.one.hello.purpose == pb.PURPOSE_FILL
+    assert says in engine.log
+
+
+async def test_a_bad_model_ends_run_with_2_before_any_hello(stage: Stage) -> None:
+    engine = await stage.engine(stage.one, fail_at="describe")
+    assert await engine.exit() == 2
+    assert "ling-engine: told to fail at describe" in engine.log
+    assert stage.one.hello is None
+
+
+async def test_refused_ends_the_server_with_3(stage: Stage) -> None:
+    stage.agent.answer_attach = False
+    await stage.engine(stage.one)
+    await until(lambda: stage.one.phase() == pb.PHASE_STARTED, "started")
+    refused = pb.Refused(reason="no room", fields=[pb.FieldDifference(field="dtype", wanted="a", held="b")])
+    await asyncio.sleep(0.1)
+    stage.one.say(attach_answer=pb.AttachAnswer(request=1, refused=refused))
+    event = await stage.phase(stage.one, pb.PHASE_EXITED)
+    assert event.exit_code == 3
+
+
+async def test_probes_and_metrics(stage: Stage) -> None:
+    stage.agent.go = False
+    engine = await stage.engine(stage.one)
+    await until(lambda: stage.one.hello, "hello")
+    base = f"http://127.0.0.1:{engine.probes()}"
+    async with httpx.AsyncClient(base_url=base) as client:
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+        assert "ling_launcher_phase" in (await client.get("/metrics")).text
+        stage.one.say(go=pb.Go())
+        await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+        await stage.ask()
+        assert (await client.get("/readyz")).status_code == 200
+        text = (await client.get("/metrics")).text
+        assert "ling_output_tokens_total 2.0" in text
+        assert 'ling_server_phase_milliseconds{step="attached"}' in text
+        assert (await client.get("/nope")).status_code == 404
+        assert (await client.post("/livez")).status_code == 405

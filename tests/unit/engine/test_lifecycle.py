@@ -1,0 +1,93 @@
+"""Every phase x event of the launcher leads where it should, and nowhere else."""
+
+import itertools
+
+import pytest
+
+from ling_engine.lifecycle import INTERRUPTED, TABLE, Action, Event, Phase, State, decide
+
+HAS_SERVER = (Phase.STARTING, Phase.WARM, Phase.ACTIVE, Phase.LEAVING, Phase.DRAINING, Phase.ENDING)
+PAIRS = list(itertools.product(Phase, Event))
+
+
+@pytest.mark.parametrize(("phase", "event"), PAIRS, ids=[f"{p}-{e}" for p, e in PAIRS])
+@pytest.mark.parametrize("once", [False, True], ids=["run", "fill"])
+def test_every_pair_is_decided_and_keeps_the_rules(phase: Phase, event: Event, once: bool) -> None:
+    before = State(phase=phase, once=once, leaving=phase in (Phase.LEAVING, Phase.ENDING))
+    after, actions = decide(before, event, 5)
+    if (phase, event) not in TABLE:
+        assert (after, actions) == (before, ())
+        return
+    if phase not in HAS_SERVER:
+        assert Action.KILL_SERVER not in actions
+        assert Action.TELL_ACTIVE not in actions
+    assert (Action.EXIT in actions) == (after.phase is Phase.ENDED), "it exits exactly when it has ended"
+    if Action.EXIT in actions and event is not Event.SERVER_EXITED:
+        assert phase not in HAS_SERVER, "a live server is never left behind"
+    if Action.START_SERVER in actions:
+        assert phase is Phase.GATED
+
+
+def test_an_ended_launcher_does_nothing_more() -> None:
+    assert not any(phase is Phase.ENDED for phase, _ in TABLE)
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "actions"),
+    [
+        pytest.param([Event.CHECKED], Phase.GATED, [Action.JOIN], id="checked"),
+        pytest.param([Event.CHECKED, Event.GO], Phase.STARTING, [Action.START_SERVER], id="go"),
+        pytest.param([Event.CHECKED, Event.GO, Event.GO], Phase.STARTING, [], id="a-second-go-is-nothing"),
+        pytest.param([Event.CHECKED, Event.GO, Event.SERVER_WARM, Event.TOLD_ACTIVE], Phase.WARM, [Action.TELL_ACTIVE],
+                     id="warm-told-active"),
+        pytest.param([Event.CHECKED, Event.GO, Event.TOLD_ACTIVE, Event.SERVER_ACCEPTING], Phase.ACTIVE, [],
+                     id="told-before-warm"),
+        pytest.param([Event.CHECKED, Event.GO, Event.SERVER_EXITED], Phase.GATED, [], id="a-death-waits-for-go"),
+    ],
+)  # fmt: skip
+def test_the_ways_up(events: list[Event], phase: Phase, actions: list[Action]) -> None:
+    state = State()
+    done: tuple[Action, ...] = ()
+    for event in events:
+        state, done = decide(state, event)
+    assert state.phase is phase
+    assert list(done) == actions
+
+
+def test_sigterm_while_active_leaves_drains_and_exits_with_0() -> None:
+    state, actions = decide(State(phase=Phase.ACTIVE), Event.SIGTERM)
+    assert actions == (Action.SAY_LEAVING, Action.WATCH_LEAVING)
+    state, actions = decide(state, Event.TOLD_DRAINING)
+    assert actions == (Action.TELL_DRAINING, Action.WATCH_DRAIN)
+    state, actions = decide(state, Event.LEAVE_OVERDUE)
+    assert actions == (), "drains already"
+    state, actions = decide(state, Event.SERVER_EXITED, 0)
+    assert (state.phase, state.exit_code, actions) == (Phase.ENDED, 0, (Action.EXIT,))
+
+
+def test_a_drain_without_sigterm_ends_gated() -> None:
+    state, _ = decide(State(phase=Phase.ACTIVE), Event.TOLD_DRAINING)
+    state, actions = decide(state, Event.SERVER_EXITED, 0)
+    assert (state.phase, actions) == (Phase.GATED, ())
+
+
+@pytest.mark.parametrize("phase", HAS_SERVER[:-1], ids=str)
+def test_stop_kills_the_server_first_and_exits_with_its_code(phase: Phase) -> None:
+    state, actions = decide(State(phase=phase), Event.STOP, 3)
+    assert actions == (Action.KILL_SERVER,)
+    state, actions = decide(state, Event.SERVER_EXITED, -9)
+    assert (state.exit_code, actions) == (3, (Action.EXIT,))
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [(0, 0), (3, 3), (5, 5), (7, 7), (-9, 137)], ids=["filled", "3", "5", "7", "killed"]
+)
+def test_a_fill_ends_with_its_servers_code(code: int, exit_code: int) -> None:
+    state, actions = decide(State(phase=Phase.STARTING, once=True), Event.SERVER_EXITED, code)
+    assert (state.exit_code, actions) == (exit_code, (Action.EXIT,))
+
+
+def test_an_interrupted_fill_did_not_fill() -> None:
+    state, _ = decide(State(phase=Phase.STARTING, once=True), Event.SIGTERM)
+    state, _ = decide(state, Event.SERVER_EXITED, -9)
+    assert state.exit_code == INTERRUPTED

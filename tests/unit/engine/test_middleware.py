@@ -1,0 +1,160 @@
+"""Paths, counts, times and the end of a drain, at the ASGI edge."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from ling_engine import requests
+from ling_engine.metrics import ServerMetrics
+from ling_engine.middleware import Middleware
+
+STREAM = [(b"content-type", b"text/event-stream")]
+
+
+class Call:
+    """One request against the middleware; `sent` is what went to the client."""
+
+    def __init__(self, app: Any, *, path: str = "/v1/completions") -> None:
+        self.metrics = ServerMetrics()
+        self.middleware = Middleware(app, self.metrics)
+        self.sent: list[dict[str, Any]] = []
+        self.path = path
+
+    async def run(self) -> "Call":
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            self.sent.append(dict(message))
+
+        await self.middleware({"type": "http", "path": self.path, "method": "POST"}, receive, send)
+        return self
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    requests.current().token()
+    requests.current().token(3)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"keep-alive")]})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+async def hang(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def hang_in_stream(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+    await send({"type": "http.response.body", "body": b"data: x\n\n", "more_body": True})
+    await asyncio.Event().wait()
+
+
+async def hang_in_body(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x", "more_body": True})
+    await asyncio.Event().wait()
+
+
+async def fail(scope: Any, receive: Any, send: Any) -> None:
+    raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/completions", 200),
+        ("/v1/chat/completions", 200),
+        ("/generate", 200),
+        ("/v1/models", 200),
+        ("/v1/models/m", 200),
+        ("/health", 200),
+        ("/metrics", 200),
+        ("/update_weights_from_disk", 403),
+        ("/", 403),
+        ("/v1/completions/", 403),
+        ("/v1/modelsX", 403),
+        ("/docs", 403),
+    ],
+)
+async def test_only_listed_paths_reach_anything(path: str, status: int) -> None:
+    call = await Call(answer, path=path).run()
+    assert call.status == status
+    if status == 403:
+        assert json.loads(call.body)["error"]["type"] == "forbidden"
+        assert path not in call.metrics.text(), "a scanner makes no series"
+
+
+async def test_tokens_and_times_are_counted_once() -> None:
+    call = await Call(answer).run()
+    text = call.metrics.text()
+    assert "ling_output_tokens_total 4.0" in text
+    assert "ling_time_to_first_token_seconds_count 1.0" in text
+    assert "ling_time_per_output_token_seconds_count 1.0" in text
+    assert 'ling_requests_total{path="/v1/completions",status="200"} 1.0' in text
+    performance = call.metrics.performance()
+    assert (performance["in_flight"], performance["requests"], performance["output_tokens"]) == (0, 1, 4)
+
+
+async def test_buckets_suit_a_fast_decoder() -> None:
+    text = (await Call(answer).run()).metrics.text()
+    for bucket in ("0.0002", "0.0008", "0.005"):
+        assert f'ling_time_per_output_token_seconds_bucket{{le="{bucket}"}}' in text
+
+
+async def test_in_flight_is_seen_while_it_runs() -> None:
+    call = Call(hang)
+    task = asyncio.create_task(call.run())
+    await asyncio.sleep(0)
+    assert call.metrics.in_flight == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert call.metrics.in_flight == 0
+
+
+async def test_a_failing_runtime_is_an_explicit_error() -> None:
+    call = await Call(fail).run()
+    assert call.status == 500
+    assert json.loads(call.body)["error"]["code"] == "internal_error"
+    assert call.metrics.failed == 1
+
+
+async def test_closing_marks_responses_that_have_not_begun() -> None:
+    call = Call(answer)
+    call.middleware.closing = True
+    await call.run()
+    assert [value for key, value in call.sent[0]["headers"] if key == b"connection"] == [b"close"]
+
+
+async def cut_after_begin(call: Call) -> asyncio.Task[Call]:
+    task = asyncio.create_task(call.run())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert call.middleware.cut() == 1
+    return task
+
+
+@pytest.mark.parametrize("app", [hang, hang_in_stream], ids=["not-begun", "stream"])
+async def test_a_cut_request_is_told_why_and_counted(app: Any) -> None:
+    call = Call(app)
+    await (await cut_after_begin(call))
+    error = json.loads(call.body.split(b"data: ")[-1])["error"]
+    assert "grace period" in error["message"]
+    assert call.sent[-1].get("more_body", False) is False
+    assert call.metrics.failed == 1
+    assert 'ling_requests_failed_total{reason="grace"} 1.0' in call.metrics.text()
+
+
+async def test_a_cut_body_breaks_the_connection() -> None:
+    task = await cut_after_begin(Call(hang_in_body))
+    with pytest.raises(ConnectionAbortedError):
+        await task

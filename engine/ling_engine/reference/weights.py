@@ -1,0 +1,74 @@
+"""From a checkpoint's shards into the parameters, in place: each byte is read once, hashed, and lies where it stays."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_api.errors import BadInput, FillFailed
+from ling_engine.reference.matching import match
+from ling_engine.reference.tensorfile import shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from io import BufferedReader
+
+    from torch import Tensor, nn
+
+    from ling_engine.reference.tensorfile import Stored
+
+_PIECE = 8 << 20  # bytes read at a time
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a dense CPU tensor, which the view keeps alive."""
+    array = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    array.owner = tensor  # type: ignore[attr-defined]  # a ctypes array may carry attributes
+    return memoryview(array).cast("B")
+
+
+def load(folder: Path, module: nn.Module, layers: int, progress: Callable[[float], None]) -> str:
+    """Fills the module's parameters, which must have storage; returns the sha256 of the shards' bytes, by name.
+
+    Raises FillFailed with one sentence.
+    """
+    parameters = dict(module.named_parameters())
+    try:
+        found = shards(folder)
+        names = match(found, parameters, layers)
+    except BadInput as error:
+        raise FillFailed(str(error)) from None
+    digest, total, done = hashlib.sha256(), sum(shard.size for shard in found), 0
+
+    def read(file: BufferedReader, view: memoryview) -> None:
+        nonlocal done
+        for at in range(0, len(view), _PIECE):
+            piece = view[at : at + _PIECE]
+            if file.readinto(piece) != len(piece):
+                raise FillFailed(f"{file.name}: became shorter while it was read")
+            digest.update(piece)
+            done += len(piece)
+            progress(done / total)
+
+    for shard in found:
+        with shard.path.open("rb") as file:
+            read(file, memoryview(bytearray(shard.tensors[0].begin if shard.tensors else shard.size)))
+            for tensor in shard.tensors:
+                _fill(file, tensor, parameters.get(names[tensor.name]), read)
+    return digest.hexdigest()
+
+
+def _fill(file: BufferedReader, tensor: Stored, target: Tensor | None, read: Callable[[BufferedReader, memoryview], None]) -> None:
+    if target is not None and str(target.dtype) == f"torch.{tensor.dtype}":
+        return read(file, bytes_of(target))
+    aside = bytearray(tensor.end - tensor.begin)
+    read(file, memoryview(aside))
+    if target is not None:
+        stored = torch.frombuffer(aside, dtype=getattr(torch, tensor.dtype)).view(tensor.shape)
+        with torch.no_grad():
+            target.copy_(stored)
+    return None

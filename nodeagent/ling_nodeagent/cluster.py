@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ling_api import names
 from ling_api.v1alpha1 import LingSlotSpec
 
+from . import pace
 from .directory import Caller, SlotSpec, Wish
 from .static import Directory
 
@@ -37,6 +38,15 @@ class Pod:
 class SlotObject:
     uid: str
     spec: SlotSpec
+    times: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of its conditions, as the API server has them
+
+
+@dataclass(slots=True)
+class Seen[T]:
+    """What a mirror of the API server has of one kind, by "namespace/name"; `synced` once it was listed."""
+
+    objects: dict[str, T] = field(default_factory=dict)
+    synced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,7 @@ def slot_of(body: Mapping[str, Any]) -> SlotObject:
     meta, spec = body["metadata"], LingSlotSpec.from_dict(body.get("spec") or {})
     return SlotObject(
         uid=meta["uid"],
+        times=pace.times(body.get("status") or {}),
         spec=SlotSpec(
             name=f"{meta['namespace']}/{meta['name']}",
             deployment=spec.deployment,

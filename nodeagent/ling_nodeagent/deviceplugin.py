@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -34,40 +32,17 @@ DEVICES = tuple(f"d{number:03d}" for number in range(names.DEVICES))
 OWN_SOCKET = "ling-node-agent.sock"
 POLL = 0.1  # seconds
 TIMEOUT = 5.0
-OURS = frozenset({names.AGENT_SOCKET, names.FD_SOCKET})
 
 type Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Paths on the node; the agent has the first two at the same paths."""
-
-    plugin_dir: Path
-    run_dir: Path
-    models_dir: Path
-
-    def folder(self, device: str) -> Path:
-        return self.run_dir / "d" / device
-
-
-def empty_folder(folder: Path) -> None:
-    """Leave nothing of the pod that had the device before; the agent's sockets stay."""
-    for entry in folder.iterdir():
-        if entry.name.removesuffix(".new") in OURS:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)
-
-
 class DevicePlugin(rpc.DevicePluginServicer):
-    """Serves the kubelet. `allocated` is called with each device before the kubelet hears that it may use it."""
+    """`renew(device)` gives the folder, emptied for its next pod; ValueError when there is no such device, OSError."""
 
-    def __init__(self, places: Places, allocated: Callable[[str], None]) -> None:
-        self.places = places
-        self.allocated = allocated
+    def __init__(self, plugin_dir: Path, models_dir: Path, renew: Callable[[str], Path]) -> None:
+        self.plugin_dir = plugin_dir
+        self.models_dir = models_dir
+        self.renew = renew
         self.registered = False  # as far as we know
         self._server: grpc.aio.Server | None = None
         self._stopping = asyncio.Event()
@@ -78,8 +53,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
         complaint = ""
         try:
             while True:
-                now = _stamp(self.places.plugin_dir / "kubelet.sock")
-                if now is not None and (now != seen or not (self.places.plugin_dir / OWN_SOCKET).exists()):
+                now = _stamp(self.plugin_dir / "kubelet.sock")
+                if now is not None and (now != seen or not (self.plugin_dir / OWN_SOCKET).exists()):
                     seen, problem = now, await self._join()
                     if problem:
                         seen = None
@@ -96,15 +71,15 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._stopping = asyncio.Event()
         self._server = grpc.aio.server()
         rpc.add_DevicePluginServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        (self.places.plugin_dir / OWN_SOCKET).unlink(missing_ok=True)
+        (self.plugin_dir / OWN_SOCKET).unlink(missing_ok=True)
         try:
-            self._server.add_insecure_port(f"unix:{self.places.plugin_dir / OWN_SOCKET}")
+            self._server.add_insecure_port(f"unix:{self.plugin_dir / OWN_SOCKET}")
             await self._server.start()
             await self._register()
         except grpc.aio.AioRpcError as error:
             return f"the kubelet refused: {error.details()}"
         except (OSError, RuntimeError) as error:
-            return f"cannot serve in {self.places.plugin_dir}: {error}"
+            return f"cannot serve in {self.plugin_dir}: {error}"
         self.registered = True
         LOG.info("event=registered resource=%s devices=%d", names.RESOURCE, len(DEVICES))
         return ""
@@ -114,7 +89,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
             version="v1beta1", endpoint=OWN_SOCKET, resource_name=names.RESOURCE, options=pb.DevicePluginOptions()
         )
         options = [("grpc.default_authority", "localhost")]
-        address = f"unix:{self.places.plugin_dir / 'kubelet.sock'}"
+        address = f"unix:{self.plugin_dir / 'kubelet.sock'}"
         async with grpc.aio.insecure_channel(address, options=options) as channel:
             stub = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
             await stub.Register(request, timeout=TIMEOUT)
@@ -141,25 +116,24 @@ class DevicePlugin(rpc.DevicePluginServicer):
         answer = pb.AllocateResponse()
         for container in request.container_requests:
             wanted = list(container.devices_ids)
-            if len(wanted) != 1 or wanted[0] not in DEVICES:
+            try:
+                (device,) = wanted
+                folder = self.renew(device)
+            except ValueError:
                 await context.abort(
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"a container has one {names.RESOURCE}: write limits {{{names.RESOURCE}: 1}} (asked: {wanted})",
                 )
-            try:
-                empty_folder(self.places.folder(wanted[0]))
             except OSError as error:
-                await context.abort(grpc.StatusCode.INTERNAL, f"cannot prepare the folder of {wanted[0]}: {error}")
-            self.allocated(wanted[0])
-            answer.container_responses.append(pb.ContainerAllocateResponse(mounts=self._mounts(wanted[0])))
-            LOG.info("event=allocated device=%s", wanted[0])
+                await context.abort(grpc.StatusCode.INTERNAL, f"cannot prepare the folder of {wanted}: {error}")
+            answer.container_responses.append(pb.ContainerAllocateResponse(mounts=self._mounts(folder)))
+            LOG.info("event=allocated device=%s", device)
         return answer
 
-    def _mounts(self, device: str) -> list[pb.Mount]:
-        folder, models = str(self.places.folder(device)), str(self.places.models_dir)
+    def _mounts(self, folder: Path) -> list[pb.Mount]:
         return [
-            pb.Mount(container_path=names.RUN_DIR, host_path=folder, read_only=True),
-            pb.Mount(container_path=names.MODELS_DIR, host_path=models, read_only=True),
+            pb.Mount(container_path=names.RUN_DIR, host_path=str(folder), read_only=True),
+            pb.Mount(container_path=names.MODELS_DIR, host_path=str(self.models_dir), read_only=True),
         ]
 
 

@@ -6,15 +6,12 @@ import grpc
 
 from ling_api import names
 
+from .away import KubeletAway
 from .kubelet import podresources_pb2 as pb
 from .kubelet import podresources_pb2_grpc as rpc
 
 TIMEOUT = 2.0  # seconds; an answer takes 10 ms
 MAX_BYTES = 64 << 20
-
-
-class KubeletAway(Exception):
-    """The kubelet did not answer; the catcher keeps what it knew and asks again."""
 
 
 async def devices(socket: str) -> dict[str, tuple[str, str]]:

@@ -24,7 +24,7 @@ class FakeKubelet(dp_rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer
         self.registrations: asyncio.Queue[dp.RegisterRequest] = asyncio.Queue()
         self.pods: dict[str, tuple[str, str]] = {}
         self.lists = 0
-        self.refusal = ""
+        self.refusal, self.refused = "", 0
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -46,6 +46,7 @@ class FakeKubelet(dp_rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer
 
     async def Register(self, request: dp.RegisterRequest, context: Any) -> dp.Empty:
         if self.refusal:
+            self.refused += 1
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
         self.registrations.put_nowait(request)
         return dp.Empty()

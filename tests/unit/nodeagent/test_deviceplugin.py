@@ -10,7 +10,8 @@ import pytest
 from tests.support.fake_kubelet import FakeKubelet
 
 from ling_nodeagent import podresources
-from ling_nodeagent.deviceplugin import OWN_SOCKET, DevicePlugin, Places
+from ling_nodeagent.away import KubeletAway
+from ling_nodeagent.deviceplugin import OWN_SOCKET, DevicePlugin
 from ling_nodeagent.kubelet import deviceplugin_pb2
 
 
@@ -23,53 +24,51 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
     await kubelet.stop()
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    for device in ("d000", "d255"):
-        (tmp_path / "run" / "d" / device).mkdir(parents=True)
-    return Places(plugin_dir=tmp_path / "plugins", run_dir=tmp_path / "run", models_dir=tmp_path / "models")
+class Plugin:
+    """A device plugin whose folders are only names, and what it gave away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_dir, self.plugin_dir, self.models_dir = folder / "run", folder / "plugins", folder / "models"
+        self.given: list[str] = []
+        self.plugin = DevicePlugin(self.plugin_dir, self.models_dir, self.renew)
+
+    def renew(self, device: str) -> Path:
+        if device not in ("d000", "d255"):
+            raise ValueError(device)
+        self.given.append(device)
+        return self.run_dir / "d" / device
 
 
 @pytest.fixture
-async def allocated(kubelet: FakeKubelet, places: Places) -> AsyncIterator[list[str]]:
-    """A plugin runs; the devices that it was told to give away."""
-    devices: list[str] = []
+async def plugin(kubelet: FakeKubelet, tmp_path: Path) -> AsyncIterator[Plugin]:
+    plugin = Plugin(tmp_path)
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(DevicePlugin(places, devices.append).run())
-        yield devices
+        task = tasks.create_task(plugin.plugin.run())
+        yield plugin
         task.cancel()
 
 
-async def test_it_registers_and_offers_256_healthy_devices(kubelet: FakeKubelet, allocated: list[str]) -> None:
+async def test_it_registers_and_offers_256_healthy_devices(kubelet: FakeKubelet, plugin: Plugin) -> None:
     request = await kubelet.registered()
     assert (request.version, request.endpoint, request.resource_name) == ("v1beta1", OWN_SOCKET, "ling.dev/node-agent")
-    async with kubelet.plugin(request.endpoint) as plugin:
-        stream = plugin.ListAndWatch(deviceplugin_pb2.Empty())
+    async with kubelet.plugin(request.endpoint) as stub:
+        stream = stub.ListAndWatch(deviceplugin_pb2.Empty())
         first = await stream.read()
         assert [device.ID for device in first.devices] == [f"d{number:03d}" for number in range(256)]
         assert {device.health for device in first.devices} == {"Healthy"}
         stream.cancel()
 
 
-async def test_allocate_mounts_the_emptied_folder_and_the_models_read_only(
-    kubelet: FakeKubelet, places: Places, allocated: list[str]
+async def test_allocate_mounts_the_renewed_folder_and_the_models_read_only(
+    kubelet: FakeKubelet, plugin: Plugin
 ) -> None:
-    folder = places.folder("d000")
-    inode = folder.stat().st_ino
-    (folder / "agent.sock").touch()
-    (folder / "fd.sock.new").touch()
-    (folder / "left").mkdir()
-    (folder / "left" / "over").touch()
-    (folder / "link").symlink_to(places.run_dir)
     container = await kubelet.allocate((await kubelet.registered()).endpoint, "d000")
     assert [(mount.container_path, mount.host_path, mount.read_only) for mount in container.mounts] == [
-        ("/run/ling", str(folder), True),
-        ("/models", str(places.models_dir), True),
+        ("/run/ling", str(plugin.run_dir / "d" / "d000"), True),
+        ("/models", str(plugin.models_dir), True),
     ]
-    assert sorted(entry.name for entry in folder.iterdir()) == ["agent.sock", "fd.sock.new"]
-    assert folder.stat().st_ino == inode
-    assert places.folder("d255").exists()
-    assert allocated == ["d000"]
+    assert not (container.ListFields()[1:])  # nothing but mounts
+    assert plugin.given == ["d000"]
 
 
 @pytest.mark.parametrize(
@@ -81,19 +80,19 @@ async def test_allocate_mounts_the_emptied_folder_and_the_models_read_only(
     ],
 )
 async def test_anything_but_one_device_is_refused_with_what_to_write(
-    kubelet: FakeKubelet, allocated: list[str], devices: tuple[str, ...]
+    kubelet: FakeKubelet, plugin: Plugin, devices: tuple[str, ...]
 ) -> None:
     endpoint = (await kubelet.registered()).endpoint
     with pytest.raises(grpc.aio.AioRpcError, match=r"write limits \{ling.dev/node-agent: 1\}"):
         await kubelet.allocate(endpoint, *devices)
-    assert allocated == []
+    assert plugin.given == []
 
 
 async def test_a_kubelet_that_starts_again_is_joined_again_also_at_the_same_inode(
-    kubelet: FakeKubelet, places: Places, allocated: list[str]
+    kubelet: FakeKubelet, plugin: Plugin
 ) -> None:
     await kubelet.registered()
-    socket, aside = places.plugin_dir / "kubelet.sock", places.plugin_dir / "aside"
+    socket, aside = plugin.plugin_dir / "kubelet.sock", plugin.plugin_dir / "aside"
     inode = socket.stat().st_ino
     os.link(socket, aside)
     socket.unlink()
@@ -103,23 +102,23 @@ async def test_a_kubelet_that_starts_again_is_joined_again_also_at_the_same_inod
     await kubelet.allocate(again.endpoint, "d000")
 
 
-async def test_its_wiped_socket_is_made_again(kubelet: FakeKubelet, places: Places, allocated: list[str]) -> None:
+async def test_its_wiped_socket_is_made_again(kubelet: FakeKubelet, plugin: Plugin) -> None:
     await kubelet.registered()
-    (places.plugin_dir / OWN_SOCKET).unlink()
+    (plugin.plugin_dir / OWN_SOCKET).unlink()
     again = await kubelet.registered()
     await kubelet.allocate(again.endpoint, "d000")
 
 
-async def test_a_refusal_is_tried_again(kubelet: FakeKubelet, places: Places) -> None:
+async def test_a_refusal_is_tried_again(kubelet: FakeKubelet, plugin: Plugin) -> None:
+    await kubelet.registered()
     kubelet.refusal = "unsupported version"
-    async with asyncio.TaskGroup() as tasks:
-        plugin = DevicePlugin(places, lambda _device: None)
-        task = tasks.create_task(plugin.run())
-        await asyncio.sleep(0.05)
-        assert not plugin.registered
-        kubelet.refusal = ""
-        await kubelet.registered()
-        task.cancel()
+    (plugin.plugin_dir / OWN_SOCKET).unlink()
+    async with asyncio.timeout(10):
+        while kubelet.refused == 0:
+            await asyncio.sleep(0.01)
+    assert not plugin.plugin.registered
+    kubelet.refusal = ""
+    await kubelet.registered()
 
 
 async def test_pod_resources_name_the_pod_of_each_device_of_ours(kubelet: FakeKubelet) -> None:
@@ -128,5 +127,5 @@ async def test_pod_resources_name_the_pod_of_each_device_of_ours(kubelet: FakeKu
 
 
 async def test_no_kubelet_is_an_error_to_try_again(tmp_path: Path) -> None:
-    with pytest.raises(podresources.KubeletAway, match=r"does not answer at .*nobody\.sock"):
+    with pytest.raises(KubeletAway, match=r"does not answer at .*nobody\.sock"):
         await podresources.devices(str(tmp_path / "nobody.sock"))

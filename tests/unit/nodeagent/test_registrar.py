@@ -1,0 +1,134 @@
+"""The registrar: from mirrors and the kubelet's list to the directory that the agent is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ling_nodeagent import registrar, static
+from ling_nodeagent.away import KubeletAway
+from ling_nodeagent.cluster import Pod, Seen, SlotObject
+from ling_nodeagent.directory import SlotSpec
+from ling_nodeagent.registrar import Registrar
+from ling_nodeagent.static import Directory
+
+SPEC = SlotSpec(
+    name="prod/chat-0", deployment="chat", revision="1a2b3c4d", revisions=frozenset({"1a2b3c4d"}),
+    capacity=1024, grace_seconds=120, hold_seconds=60,
+)  # fmt: skip
+SLOT_POD = Pod(
+    namespace="prod", name="chat-0", uid="u0", slot="prod/chat-0", slot_uid="s0", component="slot", revision=""
+)
+
+
+class Node:
+    """The registrar's surroundings."""
+
+    def __init__(self, memory: Path) -> None:
+        self.pods, self.slots, self.memory = Seen[Pod](), Seen[SlotObject](), memory
+        self.kubelet: Mapping[str, tuple[str, str]] | None = {}
+        self.asked = 0
+        self.posted: list[Directory] = []
+        self.registrar = Registrar(
+            pods=self.pods, slots=self.slots, ask=self.ask, post=self.posted.append, memory=memory
+        )
+
+    async def ask(self) -> Mapping[str, tuple[str, str]]:
+        self.asked += 1
+        if self.kubelet is None:
+            raise KubeletAway("no kubelet")
+        return self.kubelet
+
+    def sync(self) -> None:
+        self.pods.synced = self.slots.synced = True
+        self.registrar.changed()
+
+    async def until(self, devices: list[str]) -> Directory:
+        async with asyncio.timeout(10):
+            while not self.posted or sorted(self.posted[-1].callers) != devices:
+                await asyncio.sleep(0.001)
+        return self.posted[-1]
+
+    async def until_asked(self, times: int) -> None:
+        async with asyncio.timeout(10):
+            while self.asked < times:
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr(registrar, "RETRY", 0.01)
+    monkeypatch.setattr(registrar, "PAUSE", 0.001)
+    node = Node(tmp_path / "directory.json")
+    task = asyncio.create_task(node.registrar.run())
+    yield node
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_nothing_is_told_before_all_sources_have_answered(node: Node) -> None:
+    node.kubelet = None
+    node.pods.objects = {"prod/chat-0": SLOT_POD}
+    node.slots.objects = {"prod/chat-0": SlotObject(uid="s0", spec=SPEC)}
+    node.pods.synced = True
+    node.registrar.changed()
+    await node.until_asked(2)
+    node.kubelet = {"d000": ("prod", "chat-0")}
+    await node.until_asked(3)
+    assert node.posted == []
+    node.sync()
+    found = await node.until(["d000"])
+    assert found.slots == {"prod/chat-0": SPEC}
+
+
+async def test_an_unknown_caller_makes_it_ask_the_kubelet(node: Node) -> None:
+    node.sync()
+    await node.until([])
+    node.pods.objects = {"prod/chat-0": SLOT_POD}
+    node.slots.objects = {"prod/chat-0": SlotObject(uid="s0", spec=SPEC)}
+    node.registrar.changed()
+    await node.until_asked(2)
+    node.kubelet = {"d007": ("prod", "chat-0")}
+    node.registrar.unknown("d007")
+    await node.until(["d007"])
+
+
+async def test_a_device_that_is_given_away_is_nobodys_at_once(node: Node) -> None:
+    node.kubelet = {"d000": ("prod", "chat-0")}
+    node.pods.objects = {"prod/chat-0": SLOT_POD}
+    node.slots.objects = {"prod/chat-0": SlotObject(uid="s0", spec=SPEC)}
+    node.sync()
+    await node.until(["d000"])
+    node.registrar.allocated("d000")
+    assert node.posted[-1].callers == {}
+
+
+async def test_a_successor_goes_by_what_was_remembered_as_far_as_the_kubelet_agrees(node: Node) -> None:
+    node.kubelet = {"d000": ("prod", "chat-0")}
+    node.pods.objects = {"prod/chat-0": SLOT_POD}
+    node.slots.objects = {"prod/chat-0": SlotObject(uid="s0", spec=SPEC)}
+    node.sync()
+    before = await node.until(["d000"])
+    async with asyncio.timeout(10):
+        while not node.memory.exists():
+            await asyncio.sleep(0.001)
+    assert node.memory.stat().st_mode & 0o777 == 0o600
+    assert static.read(node.memory) == before
+
+    after = Node(node.memory)  # no API server: its mirrors never sync
+    after.kubelet = {"d000": ("prod", "chat-0"), "d001": ("prod", "stranger")}
+    task = asyncio.create_task(after.registrar.run())
+    assert await after.until(["d000"]) == before
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_broken_memory_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "directory.json").write_text("{")
+    node = Node(tmp_path / "directory.json")
+    task = asyncio.create_task(node.registrar.run())
+    node.sync()
+    await node.until([])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

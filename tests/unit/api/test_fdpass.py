@@ -258,14 +258,18 @@ class TestBlockingMode:
         pair[1].settimeout(30)
         assert Reader(pair[1]).read() == []
 
-    def test_a_non_blocking_socket_gets_whole_frames(self, pair: tuple[socket.socket, socket.socket]) -> None:
+    def test_a_non_blocking_socket_gets_whole_frames(
+        self, pair: tuple[socket.socket, socket.socket], files: list[int]
+    ) -> None:
         for sock in pair:
             sock.setblocking(False)
-        message = {"op": "x", "text": "a" * 900_000}
-        sender = threading.Thread(target=fdpass.send, args=(pair[0], message))
+        message = {"op": "x", "text": "a" * 900_000}  # far more than the socket takes at once
+        sender = threading.Thread(target=fdpass.send, args=(pair[0], message, files))
         sender.start()
-        assert fdpass.receive(pair[1]) == (message, [])
+        got, came = fdpass.receive(pair[1])
         sender.join()
+        assert (got, len(came)) == (message, len(files))
+        fdpass.close_all(came)
 
     def test_receive_keeps_the_socket_s_time_out(self, pair: tuple[socket.socket, socket.socket]) -> None:
         pair[1].settimeout(0.01)

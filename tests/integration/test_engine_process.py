@@ -3,84 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
 import pytest
 from tests.support import standin
-from tests.support.processes import PYTHONPATH, ROOT
+from tests.support.engine_process import REV, Engine, until
 from tests.support.scripted_agent import Pod, ScriptedAgent, open_fds
 
 from ling_api.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
-REV = "0123abcd"
-
-
-class Engine:
-    """`ling-engine COMMAND` as a child of the test."""
-
-    def __init__(self, pod: Pod, model: Path, *flags: str, command: str = "run", gates: Path | None = None) -> None:
-        self.pod = pod
-        self._argv = [command, "--model", str(model), "--revision", REV, "--run-dir", str(pod.folder)]
-        self._argv += ["--probe-port", "0", "--runtime", "tests.support.standin:RUNTIME", *flags]
-        self._gates = gates
-        self.process: asyncio.subprocess.Process = None  # type: ignore[assignment]
-        self.log = ""
-
-    async def start(self) -> Engine:
-        env = {**os.environ, "PYTHONPATH": f"{PYTHONPATH}{os.pathsep}{ROOT}"}
-        if self._gates is not None:
-            env["LING_STANDIN_GATES"] = str(self._gates)
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ling_engine", *self._argv, env=env, stderr=asyncio.subprocess.PIPE
-        )
-        self._reading = asyncio.create_task(self._read())
-        return self
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self.log += line.decode()
-
-    async def exit(self) -> int:
-        async with asyncio.timeout(20):
-            code = await self.process.wait()
-            await self._reading
-            return code
-
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-
-    def pid(self, name: str) -> int:
-        """Of the zygote or the server, by the name that it gave itself."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                if child.name() == name and child.status() != psutil.STATUS_ZOMBIE:
-                    return child.pid
-        return 0
-
-    def probes(self) -> int:
-        return int(self.log.split("probes=")[1].split()[0])
-
-
-async def until(look: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
-    try:
-        async with asyncio.timeout(seconds):
-            while not (found := look()):
-                await asyncio.sleep(0.01)
-            return found
-    except TimeoutError:
-        raise AssertionError(f"waited {seconds} s in vain for: {what}") from None
 
 
 class Stage:
@@ -97,7 +37,7 @@ class Stage:
 
     async def engine(self, pod: Pod, *flags: str, command: str = "run", **shape: Any) -> Engine:
         model = standin.write_model(self.tmp / "model", **{"nbytes": 3 << 20, **shape})
-        engine = Engine(pod, model, *flags, command=command, gates=self.gates)
+        engine = Engine(pod.folder, model, *flags, command=command, gates=self.gates)
         self.engines.append(engine)
         return await engine.start()
 
@@ -124,12 +64,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.agent.start()
     yield stage
     for engine in stage.engines:
-        for pid in (engine.pid("ling-server"), engine.pid("ling-zygote")):
-            if pid:
-                os.kill(pid, signal.SIGKILL)
-        if engine.process.returncode is None:
-            engine.process.kill()
-        await engine.exit()
+        await engine.kill()
     await stage.agent.stop()
     stage.agent.close()
 

@@ -24,7 +24,7 @@ try: setup     ## fill, serve, kill, attach, serve: as plain processes, under a 
 	@hack/try
 demo:          ## the whole story on Kubernetes
 	@hack/bootstrap
-	@hack/demo
+	@$(BIN)/python -m hack.demo
 bench:         ## one line per figure, and build/bench.json
 	@hack/bootstrap
 	@$(BIN)/python -m benchmarks

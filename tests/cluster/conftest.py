@@ -25,3 +25,9 @@ def trial(cluster: Cluster) -> Iterator[support.Trial]:
     """A namespace of this test's own, Pod Security `restricted` enforced."""
     with support.trial(cluster) as own:
         yield own
+
+
+@pytest.fixture(scope="session")
+def model(cluster: Cluster) -> str:
+    """`model.source` of a tiny random checkpoint that every node has."""
+    return cluster.make_model("tiny")

@@ -79,6 +79,10 @@ class Trial:
         """One object, or None."""
         return self.cluster.find(kind, name, self.name)
 
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """One object that must be there."""
+        return self.cluster.get(kind, name, namespace=self.name)
+
     def items(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """All objects of a kind."""
         return self.cluster.items(kind, self.name, selector)

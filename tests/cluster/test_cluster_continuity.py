@@ -1,0 +1,38 @@
+"""Rule 3 on real nodes: whatever dies or changes, no client is refused, and only a dead server breaks requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks import continuity
+from benchmarks.continuity_events import EVENTS, Scene
+from tests.support.cluster import STANDIN, Trial, deployment
+
+if TYPE_CHECKING:
+    from hack.cluster.access import Cluster
+
+NAME = "continuity"
+RATE = 20.0
+
+
+@pytest.fixture
+def scene(trial: Trial, model: str) -> Scene:
+    """A LingDeployment that serves with the torch-free engine, and a client pod on the other node."""
+    trial.apply(deployment(NAME, model, image=STANDIN))
+    trial.wait_condition(NAME, "Ready")
+    found = Scene(trial.cluster, trial.name, NAME)
+    trial.client(away_from=found.slot()["status"]["node"])
+    found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+    return found
+
+
+@pytest.mark.parametrize("mode", ["new", "keep"])
+@pytest.mark.parametrize("event", EVENTS)
+def test_clients_notice_nothing_but_a_dead_server(scene: Scene, cluster: Cluster, event: str, mode: str) -> None:
+    if event in ("agent", "keeper") and not cluster.local:
+        pytest.skip("killing a container's first process needs the local cluster")
+    seen = continuity.observe(scene, event, EVENTS[event], mode, RATE)
+    assert seen.sent > RATE
+    assert seen.ok, seen
+    assert seen.failures.get("broken", 0) <= seen.in_flight[0] + RATE * 0.1, seen

@@ -1,0 +1,177 @@
+"""The agent's edges against a real API server and a kubelet's local APIs: the real program, and a real keeper."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import apiserver
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.processes import Child, free_port, python, wait_for
+
+from ling_api.errors import AgentUnreachable
+from ling_nodeagent.__main__ import ask
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(apiserver.programs() is None, reason="the control plane is not built: run hack/cluster/build"),
+]
+SPEC = {
+    "deployment": "chat", "revision": "1a2b3c4d", "revisions": ["1a2b3c4d"], "capacity": 64 << 20,
+    "graceSeconds": 5, "holdSeconds": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ControlPlane]:
+    with apiserver.control_plane(tmp_path_factory.mktemp("plane")) as plane:
+        yield plane
+
+
+class Node:
+    """A node named n1: a kubelet's sockets, and folders for the agent."""
+
+    def __init__(self, folder: Path, plane: apiserver.ControlPlane) -> None:
+        self.plane, self.log, self.run_dir = plane, folder / "log", folder / "run"
+        self.port, self.probe, self.metrics = free_port(), free_port(), free_port()
+        (folder / "plugins").mkdir()
+        self.kubelet = FakeKubelet(folder / "plugins")
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.call(self.kubelet.start())
+
+    def call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(15)
+
+    def close(self) -> None:
+        self.call(self.kubelet.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def agent(self, kubeconfig: Path) -> contextlib.AbstractContextManager[Child]:
+        flags = {
+            "--run-dir": self.run_dir, "--plugin-dir": self.kubelet.folder, "--node": "n1",
+            "--pod-resources": self.kubelet.pod_resources, "--metrics-port": self.metrics,
+        }  # fmt: skip
+        args = [str(part) for pair in flags.items() for part in pair]
+        return python("-m", "ling_nodeagent", "serve", *args, env={"KUBECONFIG": str(kubeconfig)}, log=self.log)
+
+    def keeper(self, device: str) -> contextlib.AbstractContextManager[Child]:
+        env = {
+            "LING_RUN": str(self.run_dir / "d" / device), "LING_PORT": str(self.port),
+            "LING_PROBE_PORT": str(self.probe), "LING_ADDRESS": "127.0.0.1",
+        }  # fmt: skip
+        return python("-m", "ling_nodeagent.keeper", env=env, log=self.log)
+
+    def known(self) -> dict[str, Any]:
+        with contextlib.suppress(AgentUnreachable):
+            return ask(self.run_dir / "status.sock")
+        return {"slots": {}, "callers": {}}
+
+    def listener(self) -> bool:
+        return bool(self.known()["slots"].get("prod/chat-0", {}).get("listener"))
+
+    def slot(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(
+            self.plane.kubectl("-n", "prod", "get", "lslot", "chat-0", "-o", "json").stdout
+        )
+        return body
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.slot().get("status") or {}
+        return found
+
+
+@pytest.fixture
+def node(tmp_path: Path, plane: apiserver.ControlPlane) -> Iterator[Node]:
+    node = Node(tmp_path, plane)
+    apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "prod"}})
+    yield node
+    node.close()
+    plane.kubectl("delete", "namespace", "prod", "--wait=true", "--timeout=30s")
+
+
+def apply(plane: apiserver.ControlPlane, body: dict[str, Any], *flags: str) -> None:
+    plane.kubectl("apply", "--server-side", *flags, "-f", "-", stdin=json.dumps(body))
+
+
+def make_slot(plane: apiserver.ControlPlane, **spec: Any) -> str:
+    meta = {"name": "chat-0", "namespace": "prod"}
+    apply(plane, {"apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta, "spec": {**SPEC, **spec}})
+    return plane.kubectl("-n", "prod", "get", "lslot", "chat-0", "-o", "jsonpath={.metadata.uid}").stdout
+
+
+def make_slot_pod(plane: apiserver.ControlPlane, slot_uid: str) -> None:
+    owner = {
+        "apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "name": "chat-0", "uid": slot_uid,
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+    meta = {
+        "name": "chat-0", "namespace": "prod", "ownerReferences": [owner],
+        "labels": {"ling.dev/component": "slot", "ling.dev/slot": "chat-0", "ling.dev/deployment": "chat"},
+    }  # fmt: skip
+    spec = {"nodeName": "n1", "containers": [{"name": "keeper", "image": "keeper"}], "terminationGracePeriodSeconds": 0}
+    apply(plane, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+
+def conditions(status: dict[str, Any]) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in status.get("conditions") or ()}
+
+
+def test_a_slot_from_its_pods_first_call_to_its_end(node: Node, plane: apiserver.ControlPlane) -> None:
+    slot_uid = make_slot(plane)
+    with node.agent(plane.kubeconfig):
+        endpoint = node.call(node.kubelet.registered()).endpoint
+        make_slot_pod(plane, slot_uid)
+        container = node.call(node.kubelet.allocate(endpoint, "d000"))
+        assert container.mounts[0].host_path == str(node.run_dir / "d" / "d000")
+        node.kubelet.pods = {"d000": ("prod", "chat-0")}
+        with node.keeper("d000"):
+            status = wait_for(lambda: (found := node.status()).get("listener") and found, "status in the API server")
+            assert (status["node"], status["observedGeneration"]) == ("n1", 1)
+            assert set(conditions(status)) == {"WeightsHeld", "Serving", "Recovering"}
+
+            # another writer's condition stays, and an edit of the spec reaches the agent
+            lost = {
+                "type": "AgentLost", "status": "False", "reason": "AgentReady", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }  # fmt: skip
+            meta = {"name": "chat-0", "namespace": "prod"}
+            other = {
+                "apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta, "status": {"conditions": [lost]},
+            }  # fmt: skip
+            apply(plane, other, "--subresource=status", "--field-manager=ling-operator")
+            make_slot(plane, capacity=128 << 20)
+            wait_for(lambda: node.status()["capacity"]["total"] == 128 << 20, "the new capacity")
+            assert conditions(node.status())["AgentLost"] == "False"
+            assert node.status()["observedGeneration"] == 2
+
+            plane.kubectl("-n", "prod", "delete", "pod", "chat-0", "--grace-period=0", "--force")
+            wait_for(lambda: node.known()["callers"] == {}, "the pod is no caller any more")
+
+
+def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
+    node: Node, plane: apiserver.ControlPlane, tmp_path: Path
+) -> None:
+    make_slot_pod(plane, make_slot(plane))
+    node.kubelet.pods = {"d000": ("prod", "chat-0")}
+    nowhere = tmp_path / "nowhere.kubeconfig"
+    nowhere.write_text(plane.kubeconfig.read_text().replace(plane.url, f"https://127.0.0.1:{free_port()}"))
+    with contextlib.ExitStack() as stack:
+        with node.agent(plane.kubeconfig):
+            wait_for(lambda: "d000" in node.known()["callers"], "the caller is known")
+            stack.enter_context(node.keeper("d000"))
+            wait_for(node.listener, "the listener")
+            wait_for((node.run_dir / "directory.json").exists, "the directory is remembered")
+        with node.agent(nowhere):
+            wait_for(node.listener, "the next agent knows keeper and slot without the API server")
+            assert node.known()["slots"]["prod/chat-0"]["capacity"]["total"] == 64 << 20
+            wait_for(lambda: "event=api-away" in node.log.read_text(), "it says what is away")
+        with node.agent(plane.kubeconfig):
+            wait_for(lambda: node.listener() and node.status().get("listener"), "and on with the API server")

@@ -143,9 +143,8 @@ def test_a_slot_from_its_pods_first_call_to_its_end(node: Node, plane: apiserver
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }  # fmt: skip
             meta = {"name": "chat-0", "namespace": "prod"}
-            other = {
-                "apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta, "status": {"conditions": [lost]},
-            }  # fmt: skip
+            other: dict[str, Any] = {"apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta}
+            other["status"] = {"conditions": [lost]}
             apply(plane, other, "--subresource=status", "--field-manager=ling-operator")
             make_slot(plane, capacity=128 << 20)
             wait_for(lambda: node.status()["capacity"]["total"] == 128 << 20, "the new capacity")

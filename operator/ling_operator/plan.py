@@ -63,7 +63,8 @@ def _service_steps(observed: Observed) -> Iterator[Step]:
         return
     body = builders.build_service(observed, observed.spec.port)
     if observed.service is None:
-        yield Create(kind="Service", body=body, why="the Service is missing")
+        # applied, not created: only what was applied can be taken away again by a later apply (the old port)
+        yield Apply(kind="Service", body=body, why="the Service is missing")
     elif not contains(observed.service, body) or observed.service["spec"]["selector"] != body["spec"]["selector"]:
         body["metadata"]["uid"] = observed.service["metadata"]["uid"]
         yield Apply(kind="Service", body=body, why="the Service is not as it should be")
@@ -73,7 +74,7 @@ def _victims(good: Sequence[SlotFacts], others: Sequence[SlotFacts], replicas: i
     """The slots to take away: not serving first, then the newest; those of an old size as the new ones serve."""
 
     def order(facts: SlotFacts) -> tuple[bool, int]:
-        return (facts.serving, -facts.slot.number)
+        return (facts.reachable, -facts.slot.number)
 
     for facts in sorted(good, key=order)[: max(0, len(good) - replicas)]:
         yield facts, f"{replicas} slots are wanted"
@@ -81,7 +82,7 @@ def _victims(good: Sequence[SlotFacts], others: Sequence[SlotFacts], replicas: i
         if facts.lost and len(good) >= replicas:
             yield facts, "its pods are lost"
     misfits = sorted((one for one in others if not one.lost), key=order)
-    spare = sum(one.serving for one in good) + len(misfits) - replicas
+    spare = sum(one.reachable for one in good) + len(misfits) - replicas
     for facts in misfits[: max(0, spare)] if replicas else misfits:
         yield facts, "slots of the new size serve"
 

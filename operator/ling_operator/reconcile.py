@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
 from ling_operator import apply, status, transitions
@@ -18,6 +18,9 @@ from ling_operator.plan import plan
 from ling_operator.rollout import COMPLETE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ling_operator.actions import Step
     from ling_operator.keyqueue import Key
     from ling_operator.kube import Kube
     from ling_operator.metrics import Metrics
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from ling_operator.views import Observed
 
 log = logging.getLogger(__name__)
+
+REPEAT_SECONDS: Final = 0.5  # until the next look after the same step was done twice in a row
 
 
 def _transition(before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -42,10 +47,14 @@ def _transition(before: dict[str, Any], after: dict[str, Any]) -> bool:
 class Reconciler:
     """Looks at one LingDeployment at a time; the same value serves all of them."""
 
-    def __init__(self, kube: Kube, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, kube: Kube, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
         self._kube = kube
+        self._clock = clock
         self._settings = settings
         self._metrics = metrics
+        self._last: dict[Key, Step] = {}  # a guard only: a step that changes nothing must not be done in a tight loop
 
     async def reconcile(self, key: Key) -> float | None:
         """One look and at most one step. The seconds until the next look, None when only an event needs one."""
@@ -53,22 +62,24 @@ class Reconciler:
         observed = await observe(self._kube, namespace, name, self._settings.agent_namespace)
         if observed is None:
             self._metrics.objects.forget(key)
+            self._last.pop(key, None)
             return None
-        now = time.time()
+        now = self._clock()
         planned = plan(observed, self._settings.images, now)
         built = status.build_status(observed, planned, now)
         self._metrics.objects.put(key, built)
         if not observed.deleting:
             await self._report(observed, planned, built, now)
-        if planned.step is None:
-            return planned.requeue_after
-        await self._do(observed, planned)
-        return 0.0
-
-    async def _do(self, observed: Observed, planned: Plan) -> None:
         step = planned.step
         if step is None:
-            return
+            self._last.pop(key, None)
+            return planned.requeue_after
+        await self._do(observed, step)
+        repeated = self._last.get(key) == step
+        self._last[key] = step
+        return REPEAT_SECONDS if repeated else 0.0
+
+    async def _do(self, observed: Observed, step: Step) -> None:
         log.info(
             "step namespace=%s name=%s do=%r why=%r", observed.namespace, observed.name, apply.describe(step), step.why
         )

@@ -122,7 +122,11 @@ async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. A look that is going on is given up: the next start resumes from what is there."""
     api = kube.Kube(await kube.connect(), exit_after_writes=settings.exit_after_writes)
     operator = Operator(settings, api)
-    http = await operator.serve()
+    try:
+        http = await operator.serve()
+    except BaseException:
+        await api.close()
+        raise
     log.info("started port=%d namespaces=%s", settings.port, ",".join(settings.namespaces) or "all")
     loops = [operator.reconcile_forever() for _ in range(settings.reconcilers)]
     tasks = [asyncio.create_task(one) for one in (*loops, operator.resync_forever(), operator.agents_forever())]

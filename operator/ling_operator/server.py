@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ling_api.errors import BadInput
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -24,7 +26,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
 
 
 async def serve(port: int, routes: Mapping[str, Callable[[], Answer]]) -> asyncio.Server:
-    """Listen on all addresses; each route answers (status, body)."""
+    """Listen on all addresses; each route answers (status, body). BadInput when the port is taken."""
 
     def answer(method: str, path: str) -> Answer:
         if method not in ("GET", "HEAD"):
@@ -48,4 +50,7 @@ async def serve(port: int, routes: Mapping[str, Callable[[], Answer]]) -> asynci
         finally:
             writer.close()
 
-    return await asyncio.start_server(connection, "0.0.0.0", port)
+    try:
+        return await asyncio.start_server(connection, "0.0.0.0", port)
+    except OSError as error:
+        raise BadInput(f"--port: cannot listen on {port}: {error.strerror}; choose another") from error

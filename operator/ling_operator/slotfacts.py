@@ -57,6 +57,11 @@ class SlotFacts:
         return self.slot.status.is_true(names.SERVING)
 
     @property
+    def reachable(self) -> bool:
+        """It serves, and clients of the Service come to it."""
+        return self.serving and self.slot_pod is not None and self.slot_pod.serving
+
+    @property
     def held(self) -> bool:
         """Requests are answered, or wait for a successor that is expected: what the slot pod's readiness says."""
         pod = self.slot_pod
@@ -71,10 +76,13 @@ class SlotFacts:
         """It serves this revision."""
         return self.active is not None and self.active.live and self.active.revision == revision
 
+    def old_engines(self, revision: str) -> bool:
+        """An engine of another revision is left."""
+        return any(one.revision != revision for one in self.engines if not one.terminal)
+
     def settled(self, revision: str) -> bool:
         """It serves this revision, and no engine of another one is left."""
-        others = any(one.revision != revision for one in self.engines if not one.terminal)
-        return self.slot.spec.revision == revision and self.updated(revision) and not others
+        return self.slot.spec.revision == revision and self.updated(revision) and not self.old_engines(revision)
 
     @property
     def placed(self) -> bool:

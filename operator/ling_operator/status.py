@@ -59,7 +59,7 @@ def _update(facts: Sequence[SlotFacts], rollout: Rollout | None) -> Verdict:
     if len(running) > 1:
         message = f"revisions {', '.join(running)} run side by side"
         return names.UPDATE_IN_PROGRESS, True, "RevisionsCoexist", message
-    old = [one.name for one in facts if rollout is not None and one.slot.spec.revision != rollout.wanted]
+    old = [one.name for one in facts if rollout is not None and one.old_engines(rollout.wanted)]
     if old and rollout is not None and not rollout.given_up:
         return names.UPDATE_IN_PROGRESS, True, "SlotsWait", f"{', '.join(old)}: not yet at revision {rollout.wanted}"
     return names.UPDATE_IN_PROGRESS, False, "OneRevision", "one revision runs" if running else "no engine runs"

@@ -41,7 +41,8 @@ def _of_condition(new: Condition, old: Condition | None) -> Event | None:
             return None
         if new.reason in GIVEN_UP or new.reason == "InvalidSpec":
             return Event(reason=new.reason, message=new.message, warning=True)
-        return Event(reason="RolloutCompleted", message=new.message) if new.reason == COMPLETE else None
+        scaled = old is not None and old.reason == "Scaling"
+        return Event(reason="RolloutCompleted", message=new.message) if new.reason == COMPLETE and not scaled else None
     if new.type == names.DEGRADED and new.true:
         changed = old is None or not old.true or old.reason != new.reason
         return Event(reason=new.reason, message=new.message, warning=True) if changed else None
@@ -49,6 +50,8 @@ def _of_condition(new: Condition, old: Condition | None) -> Event | None:
         return None
     if old is not None and old.status == new.status:
         return None
+    if new.reason == "ScaledToZero":
+        return Event(reason=new.reason, message=new.message)
     reason = (_GAINED if new.true else _GONE).get(new.type)
     return Event(reason=reason, message=new.message, warning=new.type in _WARNS and not new.true) if reason else None
 

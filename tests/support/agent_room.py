@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ling_nodeagent.directory import Caller, SlotSpec, Wish
-from ling_nodeagent.hub import Agent
 from tests.support import processes
 from tests.support.launcher_client import LauncherClient
 from tests.support.rank_client import MIB, RankProcess
+
+from ling_nodeagent.directory import Caller, SlotSpec, Wish
+from ling_nodeagent.hub import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

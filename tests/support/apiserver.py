@@ -6,15 +6,17 @@ The programs are those that `hack/cluster/build` compiles from pinned modules in
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = "test-admin-token"
+TOKEN = "test-admin-token"  # noqa: S105 - of a server that lives as long as a test
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "etcd": "etcd",
@@ -127,11 +129,13 @@ def _wait_ready(plane: ControlPlane, seconds: float = 60) -> None:
     request = urllib.request.Request(f"{plane.url}/readyz", headers={"Authorization": f"Bearer {TOKEN}"})
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            with urllib.request.urlopen(request, timeout=2, context=context) as answer:
-                if answer.status == 200:
-                    return
-        time.sleep(0.1)
+        if plane.processes[-1].poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(request, timeout=2, context=context):
+                return
+        except OSError:
+            time.sleep(0.1)
     raise AssertionError(f"the API server is not ready:\n{(plane.folder / 'kube-apiserver.log').read_text()[-2000:]}")
 
 
@@ -176,13 +180,26 @@ def start(folder: Path, *, admission: str = "OwnerReferencesPermissionEnforcemen
     return plane
 
 
+@functools.cache
+def shared() -> ControlPlane:
+    """One control plane for all tests of a run, with our CRDs; it ends with the process."""
+    plane = start(Path(tempfile.mkdtemp(prefix="ling-plane-")))
+    atexit.register(plane.stop)
+    _install(plane)
+    return plane
+
+
+def _install(plane: ControlPlane) -> None:
+    plane.kubectl("apply", "-f", str(ROOT / "crds"))
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+
+
 @contextlib.contextmanager
 def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """A control plane with our CRDs established; ends with the block."""
     plane = start(folder)
     try:
-        plane.kubectl("apply", "-f", str(ROOT / "crds"))
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        _install(plane)
         yield plane
     finally:
         plane.stop()

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 torch.set_num_threads(1)  # tiny products: a second thread only waits
 
-TINY: dict[str, Any] = {**PRESETS["tiny"], "torch_dtype": "float32"}
+TINY: dict[str, Any] = {
+    **PRESETS["tiny"],
+    "torch_dtype": "float32",
+    "first_k_dense_replace": 2,
+    "num_experts": 8,
+    "n_group": 4,
+}
 
 
 def tiny(folder: Path, seed: int = 0, **keys: Any) -> str:

@@ -7,12 +7,16 @@ dies whenever it is let go.
 
 from __future__ import annotations
 
+import ssl
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 AGENT_NAMESPACE = "ling-system"
 NODE = "node-1"
@@ -42,6 +46,7 @@ class Slot:
     term: int = 0
     deaths: dict[str, int] = field(default_factory=dict)
     serving: tuple[bool, str] | None = None
+    clock: Callable[[], str] = _now
     written: Object | None = None
 
     def choose(self, spec: Object, engines: dict[str, Object]) -> None:
@@ -72,7 +77,7 @@ class Slot:
         """What the agent publishes."""
         on = bool(self.active)
         if self.serving is None or self.serving[0] != on:
-            self.serving = (on, _now())
+            self.serving = (on, self.clock())
         serving = {"type": "Serving", "status": str(on), "reason": "Active" if on else "NobodyAccepts", "message": ""}
         held = {"type": "WeightsHeld", "status": "True", "reason": "Sealed", "message": ""}
         return {
@@ -106,10 +111,10 @@ class FakeNode:
     """The node and its agent, as a thread. `seen` is every pod that ever was, by uid; `lowest` see below."""
 
     def __init__(self, url: str, token: str, ca: str) -> None:
-        import ssl
-
         context = ssl.create_default_context(cafile=ca)
-        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=10)
+        self._http = httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=10
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fake-node", daemon=True)
         self._slots: dict[str, Slot] = {}
@@ -145,7 +150,9 @@ class FakeNode:
                 self.errors.append(repr(error))
 
     # -- requests
-    def call(self, method: str, path: str, body: object = None, content: str = "application/json", **query: str) -> Object:
+    def call(
+        self, method: str, path: str, body: object = None, content: str = "application/json", **query: str
+    ) -> Object:
         """One request; a 404 or 409 is an empty answer: the object went or changed meanwhile."""
         answer = self._http.request(method, path, json=body, params=query, headers={"Content-Type": content})
         if answer.status_code in (404, 409):
@@ -199,7 +206,9 @@ class FakeNode:
             self.call("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
         elif not pod["spec"].get("nodeName"):
             target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
-            self.call("POST", f"{path}/binding", {"metadata": {"name": meta["name"], "uid": meta["uid"]}, "target": target})
+            self.call(
+                "POST", f"{path}/binding", {"metadata": {"name": meta["name"], "uid": meta["uid"]}, "target": target}
+            )
         elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
             self._start(pod)
 
@@ -207,7 +216,13 @@ class FakeNode:
         container = pod["spec"]["containers"][0]
         if "missing" in container["image"]:
             waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"no such image {container['image']}"}}
-            told = {"name": container["name"], "image": container["image"], "imageID": "", "ready": False, "restartCount": 0}
+            told = {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": False,
+                "restartCount": 0,
+            }
             if not (pod.get("status") or {}).get("containerStatuses"):
                 self._pod_status(pod, {"containerStatuses": [{**told, "state": waiting}]})
             return

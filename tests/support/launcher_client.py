@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
+from tests.support.rank_client import TIMEOUT, TestSet
 
 from ling_api import fdpass, messages
 from ling_api.v1 import agent_pb2 as pb
 from ling_api.v1 import agent_pb2_grpc
-from tests.support.rank_client import TIMEOUT, TestSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.processes import PYTHONPATH, ROOT
+
 from ling_api import fdpass, messages
 from ling_api.identity import Identity, set_id
 from ling_api.manifest import Manifest, RegionEntry
 from ling_api.memory.memfd import MemfdMemory
-from tests.support.processes import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +142,7 @@ class RankClient:
             self.ask("seal", "sealed", [fd], set=name)
         finally:
             os.close(fd)
-        fds, sizes, _ = self.filling.pop(name)
+        fds, _, _ = self.filling.pop(name)
         fdpass.close_all(fds)
         self.say({"op": "mapped", "set": name})
 

@@ -79,6 +79,7 @@ class Frames:
             )
         caller = self._agent.callers.get(conn.device)
         if caller is None:
+            self._agent.on_unknown(conn.device)
             raise fdpass.ProtocolError("this pod is not known (yet)")
         if caller.component != COMPONENTS[direction]:
             raise fdpass.ProtocolError(f"a pod of component {caller.component} is no {direction.split('->')[0]}")

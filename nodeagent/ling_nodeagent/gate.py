@@ -55,7 +55,8 @@ def removable(slot: Slot, launcher: Launcher, now: float) -> list[WeightSet]:
 
     Those that no connected launcher names come first: dropping them costs no rollback a refill.
     """
-    needed = {w.set for each in slot.launchers.values() if each.through or each is launcher for w in each.weights}
+    through = [each for each in slot.launchers.values() if each.through]
+    needed = {wanted.set for each in (*through, launcher) for wanted in each.weights}
     named = named_sets(slot, now)
     free = [
         held

@@ -38,13 +38,19 @@ def build_status(slot: Slot, *, node: str, previous: Mapping[str, Any] | None, n
             "uid": active.uid if active else "",
             "term": slot.term,
         },
-        "engines": [_engine(slot, each) for each in sorted(slot.launchers.values(), key=lambda each: each.order)],
+        "engines": [_engine(each) for each in _shown(slot)],
         "weightSets": [_weight_set(each) for each in sorted(slot.sets.values(), key=lambda each: each.set)],
         "listener": bool(slot.listener),
         "capacity": {"total": room.capacity, "weights": room.weights, "plans": room.plans},
         "message": _message(slot),
         "conditions": conditions(slot, old, generation, now),
     }
+
+
+def _shown(slot: Slot) -> list[Launcher]:
+    """One launcher for each pod name, the newest: a pod that was made again may overlap with its predecessor."""
+    newest = {each.pod: each for each in sorted(slot.launchers.values(), key=lambda each: each.order)}
+    return list(newest.values())
 
 
 def _message(slot: Slot) -> str:
@@ -54,7 +60,7 @@ def _message(slot: Slot) -> str:
     return slot.message
 
 
-def _engine(slot: Slot, each: Launcher) -> Status:
+def _engine(each: Launcher) -> Status:
     server, seen = each.server, each.performance
     out: Status = {
         "pod": each.pod,
@@ -71,7 +77,7 @@ def _engine(slot: Slot, each: Launcher) -> Status:
         "tpotMs": round(seen.tpot_ms, 3),
     }
     if each.last_exit is not None:
-        out["lastExit"] = each.last_exit
+        out["lastExit"] = str(each.last_exit)
     return out
 
 

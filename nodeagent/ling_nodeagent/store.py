@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ling_api import fdpass
 from ling_api.errors import BadInput, LingError
 from ling_api.manifest import Manifest
+from ling_api.memory import memfd
 from ling_api.memory.base import holder
 
 if TYPE_CHECKING:
@@ -61,12 +62,18 @@ class Store:
     def __init__(self) -> None:
         self._sets: dict[tuple[str, str], _Held] = {}
         self._staged: dict[tuple[int, str], _Held] = {}  # given back in parts, by connection and set
+        self._stale: set[tuple[int, str]] = set()  # sets whose give-back by that connection was refused
         self._listeners: dict[str, int] = {}
 
     # regions
 
-    def deposit(self, slot: str, name: str, kind: str, sizes: Sequence[int], fds: list[int]) -> int:
-        """Keeps one part; returns its number. The same regions (same inodes) again are that part again."""
+    def deposit(
+        self, slot: str, name: str, kind: str, sizes: Sequence[int], fds: list[int], *, only: int | None = None
+    ) -> int:
+        """Keeps one part; returns its number. The same regions (same inodes) again are that part again.
+
+        With `only`, regions that are not known become that part or none: -1 is returned.
+        """
         with closing(fds):
             if len(fds) > MAX_REGIONS:
                 raise StoreRefused(f"{len(fds)} regions in one part: at most {MAX_REGIONS}")
@@ -78,6 +85,8 @@ class Store:
             for number, part in enumerate(held.parts):
                 if kind == "memfd" and inodes == [os.fstat(fd).st_ino for fd in part.fds]:
                     return number
+            if only is not None and only != len(held.parts):
+                return -1
             held.parts.append(_Part(sizes=tuple(sizes), fds=fds.copy()))
             fds.clear()
             return len(held.parts) - 1
@@ -100,7 +109,7 @@ class Store:
                 self._staged[(conn, name)] = _Held(kind=kind, manifest=fds.pop(0))
             staged = self._staged.get((conn, name))
             if staged is None:
-                return self._take_unsealed(slot, message, fds)
+                return self._take_unsealed(slot, conn, message, fds)
             staged.parts.append(_Part(sizes=tuple(message["sizes"]), fds=fds.copy()))
             fds.clear()
             if part + 1 < message["parts"]:
@@ -109,12 +118,21 @@ class Store:
             self._adopt(slot, name, staged)
             return self._taken(slot, name)
 
-    def _take_unsealed(self, slot: str, message: dict[str, Any], fds: list[int]) -> Taken:
-        held = self._sets.get((slot, message["set"]))
-        if held is None or held.manifest is None:
-            self.deposit(slot, message["set"], message["kind"], message["sizes"], fds)
-            return self._taken(slot, message["set"])
-        return self._taken(slot, message["set"], sealed=False)  # it lacks the manifest that is here
+    def _take_unsealed(self, slot: str, conn: int, message: dict[str, Any], fds: list[int]) -> Taken:
+        """Regions of a fill that goes on, or of one that ended while their holder was away: those are refused."""
+        name, number = message["set"], message["part"]
+        held = self._sets.get((slot, name))
+        if held is not None and held.manifest is not None:
+            return self._taken(slot, name, sealed=False)  # it lacks the manifest that is here
+        known = len(held.parts) if held is not None else 0
+        if (
+            (conn, name) in self._stale
+            or number > known
+            or self.deposit(slot, name, message["kind"], message["sizes"], fds, only=number) != number
+        ):
+            self._stale.add((conn, name))
+            raise StoreRefused("these regions are of a fill that has ended")
+        return self._taken(slot, name)
 
     def _adopt(self, slot: str, name: str, staged: _Held) -> None:
         """A sealed set that was given back becomes the agent's own, unless it is here already."""
@@ -144,7 +162,7 @@ class Store:
         for part in held.parts:
             check_regions(held.kind, part.sizes, part.fds)
             for fd in part.fds:
-                verbs.seal(fd)
+                seal(held.kind, fd)
         readers: list[int] = []
         try:
             for part in held.parts:
@@ -190,6 +208,7 @@ class Store:
         """Nothing more of what it was giving back will come."""
         for key in [key for key in self._staged if key[0] == conn]:
             self._staged.pop(key).close()
+        self._stale = {key for key in self._stale if key[0] != conn}
 
     def _unstage(self, conn: int, name: str) -> None:
         staged = self._staged.pop((conn, name), None)
@@ -251,9 +270,15 @@ def check_regions(kind: str, sizes: Sequence[int], fds: Sequence[int]) -> None:
                 raise StoreRefused(f"a region has {os.fstat(fd).st_size} bytes, not {size}")
 
 
+def seal(kind: str, fd: int) -> None:
+    """Makes a region final. What is given back is a read-only descriptor of what is final already."""
+    if kind != "memfd" or not memfd.sealed(fd):
+        holder(kind).seal(fd)
+
+
 def read_manifest(fd: int) -> Manifest:
     """Seals the manifest's memfd and reads it. Raises LingError."""
-    holder("memfd").seal(fd)
+    seal("memfd", fd)
     size = os.fstat(fd).st_size
     if not 0 < size <= MAX_MANIFEST:
         raise BadInput(f"a manifest of {size} bytes")

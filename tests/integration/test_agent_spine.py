@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
+from tests.support.agent_room import AgentRoom
+from tests.support.rank_client import MIB, RankProcess, TestSet
 
 from ling_api.v1 import agent_pb2 as pb
-from tests.support.agent_room import AgentRoom
-from tests.support.launcher_client import LauncherClient
-from tests.support.rank_client import MIB, RankProcess, TestSet
+
+if TYPE_CHECKING:
+    from tests.support.launcher_client import LauncherClient
 
 pytestmark = pytest.mark.integration
 SET = TestSet(name="weights")

@@ -1,0 +1,417 @@
+"""Random lives of one slot: pods connect, break off, fill, die, in any order. Rules 1, 2 and 4 hold at every step.
+
+The world below keeps its own books of who holds and maps what, and compares them with what the agent decides. At the
+end of every life all is well again: everybody connects and nobody dies, and then somebody must accept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.slot_mind import NEW, OLD, A, B, C, caller, spec
+
+from ling_nodeagent import decisions as do
+from ling_nodeagent import events
+from ling_nodeagent.decide import decide, reduce
+from ling_nodeagent.directory import Wish
+from ling_nodeagent.facts import AGENT, Phase, Role, SetState, Slot, Wanted
+from ling_nodeagent.gate import committed
+
+PODS = ("one", "two", "three")
+WEIGHTS: dict[str, tuple[Wanted, ...]] = {"one": (A,), "two": (A, B), "three": (C,)}
+REVISIONS = {"one": OLD, "two": OLD, "three": NEW}
+PLAN = 50
+pods = st.sampled_from(PODS)
+
+
+@dataclass(eq=False)
+class Server:
+    """A process with memory of its own: what it maps is free only when it is dead."""
+
+    id: str
+    pod: str
+    conn: int = 0
+    phase: Phase = Phase.STARTED
+    asked: bool = False
+    filling: list[str] = field(default_factory=list)
+    stored: set[str] = field(default_factory=set)
+    maps: set[str] = field(default_factory=set)
+    refused: bool = False
+    dead: bool = False
+
+
+@dataclass(eq=False)
+class Process:
+    """A keeper or launcher: copies, and frames that it has not acted on yet."""
+
+    pod: str
+    conn: int = 0
+    stream: int = 0
+    holds: dict[str, bool] = field(default_factory=dict)  # set -> sealed
+    inbox: deque[Any] = field(default_factory=deque)
+    role: Role = Role.GATED
+    term: int = 0
+    told_go: bool = False
+    server: Server | None = None
+
+
+class Life(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.number = 0
+        self.keeper = Process("keeper")
+        self.launchers = {pod: Process(pod) for pod in PODS}
+        self.old: list[Process] = []  # dead container's processes whose death is not told yet
+        self.servers: list[Server] = []
+        self.by_number: dict[int, Any] = {}
+        self.spec = spec(capacity=400)
+        self.slot = Slot(name="ns/demo-0", since=self.now - 60)
+
+    @initialize(tight=st.booleans())
+    def begin(self, tight: bool) -> None:
+        self.spec = spec(capacity=290 if tight else 500)
+        self.tell_directory()
+        self.slot = replace(self.slot, recovering=False)
+
+    def tell_directory(self) -> None:
+        self.post(events.SpecChanged(spec=self.spec))
+        everybody = [caller("keeper", "slot", "d000")]
+        everybody += [caller(pod, device=f"d00{number}") for number, pod in enumerate(PODS, 1)]
+        self.post(events.CallersChanged(callers=tuple(everybody)))
+
+    # the agent
+
+    def new(self, owner: Any) -> int:
+        self.number += 1
+        self.by_number[self.number] = owner
+        return self.number
+
+    def post(self, event: events.Event) -> None:
+        self.slot = reduce(self.slot, event, self.now)
+        self.think()
+
+    def think(self) -> None:
+        before = self.slot
+        self.slot, out, _ = decide(before, self.now)
+        for name in before.sets.keys() - self.slot.sets.keys():
+            self.check_free(name)
+        for decision in out:
+            self.obey(decision)
+
+    def check_free(self, name: str) -> None:
+        """What the agent forgets is held by nobody that it has ever met."""
+        assert not any(name in server.maps for server in self.servers if not server.dead), f"{name} is mapped"
+        for process in (self.keeper, *self.launchers.values(), *self.old):
+            if process.conn or process.conn in self.slot.former:
+                assert name not in process.holds, f"{process.pod} still holds {name}"
+
+    def obey(self, decision: do.Decision) -> None:
+        match decision:
+            case do.AnswerAttach(stream=stream, answer=answer, server=server):
+                if stream in self.by_number:
+                    self.check_answer(stream, server, answer)
+            case do.Go(stream=stream):
+                assert committed(self.slot).fits
+                self.by_number[stream].told_go = True
+            case do.SetRole(stream=stream, role=role, term=term):
+                self.by_number[stream].role, self.by_number[stream].term = role, term
+            case (
+                do.KeepPart(conn=conn, set=name) | do.BackUp(conn=conn, set=name) | do.KeepManifest(conn=conn, set=name)
+            ):
+                self.by_number[conn].inbox.append((type(decision).__name__, name, conn))
+            case do.DropSet(set=name, conns=conns):
+                for conn in conns:
+                    self.by_number[conn].inbox.append(("DropSet", name, conn))
+                self.post(events.AgentClosed(set=name))
+            case do.Answer(conn=conn, op=op):
+                server = self.by_number[conn]
+                if op == "stored" and server.filling:
+                    server.stored.add(server.filling[0])
+
+    def check_answer(self, stream: int, server_id: str, answer: Any) -> None:
+        pod = self.by_number[stream].pod
+        server = next(each for each in self.servers if each.id == server_id)
+        own = {each.set for each in WEIGHTS[pod]}
+        match answer:
+            case do.Granted(sets=sets):
+                assert set(sets) == own  # the whole cohort, and nothing foreign
+                self.fetch(server, sets)
+            case do.Fill(sets=sets, granted=granted):
+                assert set(sets) | set(granted) == own
+                for name in sets:
+                    rivals = [each for each in self.servers if each is not server and not each.dead]
+                    assert not any(name in each.filling for each in rivals), f"two fill {name}"
+                server.filling = [name for name in sets if name not in server.maps]
+                self.fetch(server, granted)
+            case do.Refused():
+                server.refused = True
+
+    def fetch(self, server: Server, sets: tuple[str, ...]) -> None:
+        for name in sets:
+            assert self.slot.sets[name].state is SetState.SEALED
+            assert AGENT in self.slot.sets[name].holders
+            server.maps.add(name)
+
+    # keeper and launchers
+
+    def connect(self, process: Process) -> None:
+        keeper = process is self.keeper
+        uid = f"uid-{process.pod}"
+        process.conn = self.new(process)
+        process.inbox.clear()
+        if keeper:
+            self.post(events.KeeperHello(conn=process.conn, uid=uid, netns=7))
+        else:
+            self.post(events.LauncherConnected(conn=process.conn, uid=uid, pod=process.pod))
+        for name, sealed in list(process.holds.items()):
+            self.post(events.Has(conn=process.conn, set=name, kind="memfd", sealed=sealed, parts=((100,),)))
+        self.post(events.Ready(conn=process.conn))
+        if not keeper:
+            self.hello(process)
+
+    def hello(self, process: Process) -> None:
+        server = process.server if process.server and not process.server.dead else None
+        role = process.role if server else Role.GATED
+        process.role, process.told_go = role, False
+        process.stream = self.new(process)
+        if server is not None:
+            server.asked = bool(server.phase is not Phase.STARTED)
+        self.post(
+            events.LauncherHello(
+                stream=process.stream, uid=f"uid-{process.pod}", pod=process.pod, revision=REVISIONS[process.pod],
+                serves=True, plan={"kv": PLAN}, weights=WEIGHTS[process.pod], role=role, term=process.term,
+                server=server.id if server else "", phase=server.phase if server else None,
+                sets=tuple(server.maps) if server else (),
+            )
+        )  # fmt: skip
+
+    def break_off(self, process: Process) -> None:
+        conn, stream = process.conn, process.stream
+        process.conn = process.stream = 0
+        process.inbox.clear()
+        if stream:
+            self.post(events.StreamGone(stream=stream))
+        self.post(events.Disconnected(conn=conn))
+
+    @rule(pod=pods)
+    def launcher_connects(self, pod: str) -> None:
+        if not self.launchers[pod].conn:
+            self.connect(self.launchers[pod])
+
+    @rule(pod=pods)
+    def launcher_breaks_off(self, pod: str) -> None:
+        if self.launchers[pod].conn:
+            self.break_off(self.launchers[pod])
+
+    @rule()
+    def keeper_connects(self) -> None:
+        if not self.keeper.conn:
+            self.connect(self.keeper)
+
+    @rule()
+    def keeper_breaks_off(self) -> None:
+        if self.keeper.conn:
+            self.break_off(self.keeper)
+
+    @rule()
+    def keeper_dies(self) -> None:
+        self.end_process(self.keeper)
+        self.keeper = Process("keeper")
+
+    @rule(pod=pods)
+    def container_dies(self, pod: str) -> None:
+        process = self.launchers[pod]
+        self.launchers[pod] = Process(pod)
+        self.end_process(process)
+        if process.server is not None and not process.server.dead:
+            self.kill(process.server)
+
+    def end_process(self, process: Process) -> None:
+        process.holds.clear()
+        conn = process.conn or max((c for c, who in self.by_number.items() if who is process), default=0)
+        if process.conn:
+            self.break_off(process)
+        if conn:
+            self.post(events.PeerDead(conn=conn))
+
+    @rule(pod=st.sampled_from((*PODS, "keeper")))
+    def acts(self, pod: str) -> None:
+        """Takes one frame from the inbox."""
+        process = self.keeper if pod == "keeper" else self.launchers[pod]
+        if not process.inbox:
+            return
+        deed, name, conn = process.inbox.popleft()
+        if deed == "DropSet":
+            process.holds.pop(name, None)
+            self.post(events.Dropped(conn=conn, set=name))
+        elif deed == "KeepManifest":
+            process.holds[name] = True
+            self.post(events.ManifestStored(conn=conn, set=name))
+        else:
+            process.holds[name] = process.holds.get(name, False) or deed == "BackUp"
+            self.post(events.Stored(conn=conn, set=name, part=0))
+
+    # servers
+
+    @rule(pod=pods)
+    def forks(self, pod: str) -> None:
+        process = self.launchers[pod]
+        if not process.told_go or not process.stream:
+            return
+        process.told_go = False
+        self.number += 1
+        server = process.server = Server(f"s{self.number}", pod)
+        self.servers.append(server)
+        self.post(events.ServerChanged(stream=process.stream, server=server.id, phase=Phase.STARTED))
+        self.rank_connects(server)
+
+    def rank_connects(self, server: Server) -> None:
+        server.conn = self.new(server)
+        self.post(events.RankConnected(conn=server.conn, uid=f"uid-{server.pod}", server=server.id, rank=0))
+
+    @rule(pod=pods)
+    def goes_on(self, pod: str) -> None:
+        """The server takes its next step."""
+        process = self.launchers[pod]
+        server = process.server
+        if server is None or server.dead or not process.stream:
+            return
+        own = {each.set for each in WEIGHTS[pod]}
+        if process.role is Role.DRAINING or server.refused:
+            self.kill(server)
+        elif server.maps >= own and not server.filling:
+            self.advance(process, server)
+        elif server.filling:
+            self.fill_step(server)
+        elif not server.asked:
+            server.asked = True
+            self.number += 1
+            self.post(
+                events.AttachAsked(
+                    stream=process.stream, request=self.number, server=server.id, sets=tuple(sorted(own))
+                )
+            )
+
+    @rule(pod=pods, steps=st.integers(1, 12))
+    def works(self, pod: str, steps: int) -> None:
+        """Some quiet moments, in which things go on as they should."""
+        for _ in range(steps):
+            self.acts("keeper")
+            self.acts(pod)
+            self.forks(pod)
+            self.goes_on(pod)
+
+    def fill_step(self, server: Server) -> None:
+        name = server.filling[0]
+        held = self.slot.sets.get(name)
+        if held is None or held.filler != server.id:
+            server.filling.clear()  # this agent does not know of it: the server asks again
+            server.asked = False
+        elif name not in server.stored:
+            self.post(events.Deposited(conn=server.conn, re=1, set=name, kind="memfd", part=0, sizes=(100,), last=True))
+        else:
+            server.filling.pop(0)
+            server.maps.add(name)
+            self.post(events.Sealed(conn=server.conn, re=2, set=name))
+
+    def advance(self, process: Process, server: Server) -> None:
+        after = {Phase.STARTED: Phase.ATTACHED, Phase.ATTACHED: Phase.WARM}
+        phase = after.get(server.phase)
+        if server.phase is Phase.WARM and process.role is Role.ACTIVE:
+            phase = Phase.ACCEPTING
+        if phase is not None:
+            server.phase = phase
+            if phase is Phase.WARM and process.role is Role.GATED:
+                process.role = Role.WARM
+            self.post(events.ServerChanged(stream=process.stream, server=server.id, phase=phase))
+
+    def kill(self, server: Server) -> None:
+        server.dead = True
+        server.maps.clear()
+        server.filling.clear()
+        process = self.launchers[server.pod]
+        if process.server is server:
+            process.role = Role.GATED
+        self.post(events.PeerDead(conn=server.conn))
+
+    @rule(pod=pods)
+    def server_dies(self, pod: str) -> None:
+        server = self.launchers[pod].server
+        if server is not None and not server.dead:
+            self.kill(server)
+
+    # everything else
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 11.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.think()
+
+    @rule(pod=pods, revision=st.sampled_from((OLD, NEW)), stale=st.booleans())
+    def operator_wishes(self, pod: str, revision: str, stale: bool) -> None:
+        wish = Wish(pod=pod, term=self.slot.term - stale)
+        self.spec = spec(capacity=self.spec.capacity, revision=revision, wish=wish)
+        self.post(events.SpecChanged(spec=self.spec))
+
+    @precondition(lambda self: self.number > 10)
+    @rule()
+    def agent_restarts(self) -> None:
+        """A new agent knows nothing; all that live reconnect in their own time."""
+        self.slot = Slot(name="ns/demo-0", since=self.now)
+        for process in (self.keeper, *self.launchers.values()):
+            process.conn = process.stream = 0
+            process.inbox.clear()
+        for server in self.servers:
+            server.filling.clear()
+            server.stored.clear()
+        self.tell_directory()
+        for server in self.servers:
+            if not server.dead:
+                self.rank_connects(server)
+
+    @invariant()
+    def somebody_serves_if_somebody_is_warm(self) -> None:
+        if self.slot.recovering or self.slot.ending:
+            return
+        launchers = self.slot.launchers.values()
+        if not any(each.role is Role.ACTIVE for each in launchers):
+            assert not any(each.role is Role.WARM and each.connected and not each.stop_due for each in launchers)
+
+    @invariant()
+    def only_sealed_sets_are_attached(self) -> None:
+        for held in self.slot.sets.values():
+            assert not held.attached or held.state is not SetState.FILLING
+            assert held.state is not SetState.FILLING or not held.seal_reply
+
+    def teardown(self) -> None:
+        """From here on nothing fails."""
+        self.spec = spec(capacity=self.spec.capacity)
+        self.post(events.SpecChanged(spec=self.spec))
+        for _ in range(60):
+            for process in (self.keeper, *self.launchers.values()):
+                if not process.conn:
+                    self.connect(process)
+            for pod in (*PODS, "keeper"):
+                while (self.keeper if pod == "keeper" else self.launchers[pod]).inbox:
+                    self.acts(pod)
+            for pod in PODS:
+                self.forks(pod)
+                self.goes_on(pod)
+            self.time_passes(1.0)
+            accepting = [each for each in self.slot.launchers.values() if each.accepting]
+            if len(accepting) == 1 and not any(each.role is Role.DRAINING for each in self.slot.launchers.values()):
+                break
+        crashing = all(each.stop_due for each in self.slot.launchers.values())
+        assert crashing or any(each.accepting for each in self.slot.launchers.values()), self.slot
+
+
+Life.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_life = Life.TestCase

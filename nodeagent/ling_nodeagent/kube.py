@@ -149,6 +149,7 @@ class Mirror[T]:
         seen: Seen[T],
         changed: Callable[[], None],
     ) -> None:
+        self.listed = asyncio.Event()
         self._seen = seen
         self._api, self._path, self._query, self._parse, self._changed = api, path, query, parse, changed
 
@@ -176,6 +177,7 @@ class Mirror[T]:
         for item in body.get("items") or ():
             self._put(item, former)
         self._seen.synced = True
+        self.listed.set()
         self._changed()
         version: str = body["metadata"]["resourceVersion"]
         return version

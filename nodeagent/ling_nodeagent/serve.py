@@ -108,6 +108,7 @@ class ClusterEdges:
             post=self._post,
             memory=settings.run_dir / MEMORY,
         )
+        self.agent.on_unknown = self._registrar.unknown
         self._directory: Directory | None = None
         self._api: Any = None  # a kube.Api: that module is imported late
 
@@ -127,8 +128,10 @@ class ClusterEdges:
             changed = self._registrar.changed
             pods = kube.Mirror(self._api, kube.PODS, kube.of_node(self._node), cluster.pod_of, self._pods, changed)
             slots = kube.Mirror(self._api, kube.SLOTS, {}, cluster.slot_of, self._slots, changed)
-            for each in (pods, slots, self.publisher):
+            for each in (pods, slots):
                 tasks.create_task(each.run())
+            await slots.listed.wait()  # before that the times of conditions are not known
+            tasks.create_task(self.publisher.run())
 
     async def close(self) -> None:
         if self._api is not None:

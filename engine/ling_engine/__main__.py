@@ -19,9 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["make-model"]:
-            from .reference import checkpoint  # torch and numpy: only for this command
-
-            return int(checkpoint.main(arguments[1:]) or 0)
+            return _make_model(arguments[1:])
         found = settings.parse(arguments)
         if found.command == "check":
             return _check(found)
@@ -32,6 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LingError as error:
         print(f"ling-engine: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
+
+
+def _make_model(arguments: Sequence[str]) -> int:
+    from .reference import checkpoint  # torch and numpy: only for this command
+
+    parser = settings.make_model_parser()
+    checkpoint.add_arguments(parser)
+    return checkpoint.run(parser.parse_args(list(arguments)))
 
 
 def _check(found: settings.EngineSettings) -> int:

@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "say what the model needs and whether the settings are right; touches no agent and no weight",
     "fill": "fill (or attach) the slot's weights once and exit",
 }
+MAKE_MODEL = "write a random checkpoint of the real architecture"
 _REVISION = re.compile(r"[0-9a-f]{8}")
 _CONTENT = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -76,8 +77,13 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         _add_flags(commands.add_parser(name, help=text, description=text), name, env)
-    commands.add_parser("make-model", help="write a random checkpoint of the real architecture", add_help=False)
+    commands.add_parser("make-model", help=MAKE_MODEL, add_help=False)
     return top
+
+
+def make_model_parser() -> argparse.ArgumentParser:
+    """Without its flags: those belong to ling_engine.reference.checkpoint."""
+    return _Parser(prog="ling-engine make-model", description=MAKE_MODEL)
 
 
 def _add_flags(command: argparse.ArgumentParser, name: str, env: Mapping[str, str]) -> None:

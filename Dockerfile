@@ -31,7 +31,7 @@ COPY --from=requirements /operator.txt /
 RUN pip install -q -r /operator.txt && python -m compileall -q /opt/ling/lib
 COPY --from=wheel /dist /dist
 RUN pip install -q --no-deps --no-index /dist/*.whl && python -m compileall -q /opt/ling/lib
-ENV PYTHONDONTWRITEBYTECODE=1
+ENV PYTHONDONTWRITEBYTECODE=1 USER=ling
 USER 65532:65532
 ENTRYPOINT ["ling-operator"]
 
@@ -41,7 +41,7 @@ COPY --from=requirements /nodeagent.txt /
 RUN pip install -q -r /nodeagent.txt && python -m compileall -q /opt/ling/lib
 COPY --from=wheel /dist /dist
 RUN pip install -q --no-deps --no-index /dist/*.whl && python -m compileall -q /opt/ling/lib
-ENV PYTHONDONTWRITEBYTECODE=1
+ENV PYTHONDONTWRITEBYTECODE=1 USER=ling
 USER 65532:65532
 ENTRYPOINT ["ling-nodeagent"]
 
@@ -51,7 +51,7 @@ RUN pip install -q -r /engine.txt && python -m compileall -q /opt/ling/lib
 COPY tests/support/standin.py /opt/standin/tests/support/standin.py
 COPY --from=wheel /dist /dist
 RUN pip install -q --no-deps --no-index /dist/*.whl && python -m compileall -q /opt/ling/lib /opt/standin
-ENV PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/opt/standin LING_RUNTIME=tests.support.standin:RUNTIME
+ENV PYTHONDONTWRITEBYTECODE=1 USER=ling PYTHONPATH=/opt/standin LING_RUNTIME=tests.support.standin:RUNTIME
 USER 65532:65532
 ENTRYPOINT ["ling-engine"]
 
@@ -67,6 +67,6 @@ COPY --from=requirements /engine.txt /
 RUN pip install -q -r /engine.txt && python -m compileall -q /opt/ling/lib
 COPY --from=wheel /dist /dist
 RUN pip install -q --no-deps --no-index /dist/*.whl && python -m compileall -q /opt/ling/lib
-ENV PYTHONDONTWRITEBYTECODE=1
+ENV PYTHONDONTWRITEBYTECODE=1 USER=ling
 USER 65532:65532
 ENTRYPOINT ["ling-engine"]

@@ -166,9 +166,7 @@ def observe(scene: Scene, event: str, perform: Perform, mode: str, rate: float, 
 def stage(runtime: str) -> Iterator[Scene]:
     """A cluster with a served LingDeployment and a client pod on another node; all of it goes at the end."""
     with trial_cluster() as cluster, contextlib.ExitStack() as stack:
-        if not cluster.local:
-            stack.callback(cluster.uninstall)
-        cluster.install()
+        stack.enter_context(cluster.installed())
         source = cluster.make_model(NAME)
         namespace = stack.enter_context(cluster.namespace(f"ling-{NAME}"))
         engine = {"image": IMAGES.format("engine-standin")} if runtime == "standin" else {}

@@ -78,14 +78,6 @@ def phases(scene: Scene) -> str:
     return ", ".join(f"{name} {ms:.0f} ms" for name, ms in mine.get("phases", {}).items()) or "not reported"
 
 
-def prepare(story: Story, cluster: Cluster) -> None:
-    with story.timed("install CRDs, operator and agents"):
-        cluster.install()
-    with story.timed("write two random checkpoints"):
-        cluster.make_model("tiny", seed=1)
-        cluster.make_model("tiny-b", seed=2)
-
-
 def first_start(story: Story, cluster: Cluster) -> Scene:
     """`kubectl apply`, until a completion has come back through the Service from another node."""
     with story.timed("first start: kubectl apply to Ready"):
@@ -172,9 +164,11 @@ def play(story: Story) -> None:
     story.say("a two-node Kubernetes on this machine ...")
     with trial_cluster() as cluster, contextlib.ExitStack() as stack:
         story.show(cluster.kubectl("get", "nodes"))
-        if not cluster.local:
-            stack.callback(cluster.uninstall)
-        prepare(story, cluster)
+        with story.timed("install CRDs, operator and agents"):
+            stack.enter_context(cluster.installed())
+        with story.timed("write two random checkpoints"):
+            cluster.make_model("tiny", seed=1)
+            cluster.make_model("tiny-b", seed=2)
         stack.enter_context(cluster.namespace(NAMESPACE))
         scene = first_start(story, cluster)
         lives(story, scene)

@@ -70,11 +70,12 @@ def kubectl_path(*, local: bool) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A running cluster. `local`: it is this machine's own, so its nodes can be entered and killed."""
+    """A running cluster. `local`: its nodes are on this machine and can be entered; `ours`: it ends with us."""
 
     kubeconfig: Path
     program: Path
     local: bool
+    ours: bool
 
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
         """What `kubectl ARGS` prints."""
@@ -165,8 +166,19 @@ class Cluster:
         """SIGKILL the server of an engine pod, whose launcher and zygote stay; when that was."""
         return float(self.exec(namespace, pod, "python3", "-c", KILL_SERVER))
 
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Ling in the cluster, running; what was not there before goes at the end, namespace and CRDs included."""
+        before = self.find("crd", "lingdeployments.ling.dev")
+        self.install()
+        try:
+            yield
+        finally:
+            if before is None and not self.ours:
+                self.uninstall()
+
     def install(self) -> None:
-        """Install CRDs, operator and agent, and wait until they run."""
+        """Apply CRDs, operator and agent as they are in this checkout, and wait until they run."""
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECTL": str(self.program)}
         done = subprocess.run(
             [str(ROOT / "hack/deploy/apply")], env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -175,11 +187,11 @@ class Cluster:
             raise ClusterError(f"hack/deploy/apply: {done.stderr.strip()}")
 
     def uninstall(self) -> None:
-        """Take away what `install` made, namespaces and CRDs included."""
+        """Take away what `install` made."""
         self.kubectl("delete", "crd", "lingdeployments.ling.dev", "lingslots.ling.dev", "--ignore-not-found")
         self.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found", timeout=180)
         for kind in ("clusterrole", "clusterrolebinding"):
-            self.kubectl("delete", kind, "-l", "app.kubernetes.io/part-of=ling", "--ignore-not-found")
+            self.kubectl("delete", kind, "-l", "app.kubernetes.io/name=ling", "--ignore-not-found")
 
     def make_model(self, name: str, *, preset: str = "tiny", seed: int = 1) -> str:
         """Write a random checkpoint into the model folder of every node; the `model.source` that names it."""
@@ -268,7 +280,8 @@ def trial_cluster(nodes: int = 2, *, audit: bool = False) -> Iterator[Cluster]:
     """The cluster of KUBECONFIG as it is, or else a new one of this machine that ends with the block."""
     given = os.environ.get("KUBECONFIG")
     if given:
-        yield Cluster(kubeconfig=Path(given), program=kubectl_path(local=False), local=False)
+        local = (Path(given).parent / "up").exists()  # `make cluster-up` made it
+        yield Cluster(kubeconfig=Path(given), program=kubectl_path(local=local), local=local, ours=False)
         return
     environment = {**os.environ, "LING_CLUSTER_OWNER": str(os.getpid()), **({"LING_AUDIT": "1"} if audit else {})}
     try:  # in a session of its own: Ctrl-C is ours to pass on
@@ -283,7 +296,7 @@ def trial_cluster(nodes: int = 2, *, audit: bool = False) -> Iterator[Cluster]:
         if up.returncode:
             raise ClusterError("hack/cluster/up failed; it said why above")
         path = Path(up.stdout.splitlines()[-1])
-        yield Cluster(kubeconfig=path, program=kubectl_path(local=True), local=True)
+        yield Cluster(kubeconfig=path, program=kubectl_path(local=True), local=True, ours=True)
     finally:
         with _undisturbed():
             subprocess.run([HERE / "down"], env=environment, stdout=sys.stderr, check=False, start_new_session=True)

@@ -30,14 +30,11 @@ def cluster_under_test() -> Iterator[Cluster]:
     """A cluster with the product installed; its logs go to build/logs, and it ends whatever happens."""
     before = signal.signal(signal.SIGTERM, _stop)  # by default SIGTERM would end us without ending the cluster
     try:
-        with trial_cluster(nodes=2, audit=True) as cluster:
+        with trial_cluster(nodes=2, audit=True) as cluster, cluster.installed():
             try:
-                cluster.install()
                 yield cluster
             finally:
                 collect_logs(cluster)
-                if not cluster.local:
-                    cluster.uninstall()
     finally:
         signal.signal(signal.SIGTERM, before)
 

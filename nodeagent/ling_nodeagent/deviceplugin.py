@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("ling.deviceplugin")
 DEVICES = tuple(f"d{number:03d}" for number in range(names.DEVICES))
 OWN_SOCKET = "ling-node-agent.sock"
-POLL = 0.1  # seconds
+POLL, RETRY = 0.1, 0.5  # seconds
 TIMEOUT = 5.0
 
 type Context = grpc.aio.ServicerContext[Any, Any]
@@ -61,7 +61,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
                         if problem != complaint:
                             LOG.warning("event=not-registered reason=%r", problem)
                     complaint = problem
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(RETRY if complaint else POLL)
         finally:
             await self._leave()
 

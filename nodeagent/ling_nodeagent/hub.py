@@ -61,7 +61,6 @@ class Agent:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.now = monotonic
-        self.on_unknown: Callable[[str], None] = lambda device: None  # somebody called from a folder of nobody's
         self.slots: dict[str, Slot] = {}
         self.callers: Mapping[str, Caller] = {}
         self.connections: dict[int, Connection] = {}
@@ -69,7 +68,6 @@ class Agent:
         self.store = Store()
         self.tickets = Tickets()
         self.counters = Counters()
-        self.on_unknown: Callable[[str], None] = lambda device: None  # a stranger calls there: who has it by now?
         self._run_dir = run_dir
         self._publisher = publisher
         self._node = node

@@ -38,7 +38,7 @@ def _slot(name: str, status: Mapping[str, Any]) -> Iterable[str]:
         (
             each["pod"], each["revision"], each["role"], each["phase"], amount(each["planBytes"]),
             str(each["requests"]), str(each["inFlight"]), f"{each['ttftMs']:.1f}", f"{each['tpotMs']:.2f}",
-            str(each["deaths"]), str(each.get("lastExit", "-")),
+            str(each["deaths"]), each.get("lastExit", "-"),
         )
         for each in status["engines"]
     ]  # fmt: skip

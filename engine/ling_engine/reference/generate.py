@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ling_engine.reference.model import Ling
     from ling_engine.reference.sequence import Sequence
 
-PREFILL_ROWS = 256  # a longer prompt goes in pieces of this size: bounded activations, and places to stop
+PREFILL_ROWS = 64  # a longer prompt goes in pieces of this size: bounded activations, and places to stop
 
 
 def greedy(

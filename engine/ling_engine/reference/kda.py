@@ -87,8 +87,10 @@ class Kda(nn.Module):
     def forward(self, x: Tensor, state: KdaState) -> tuple[Tensor, KdaState]:
         """x [T, D] -> y [T, D] and the state after its last token."""
         rows = torch.cat((state.conv, torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1)))
-        q, k, v = self._convolve(rows).view(len(x), 3, self.heads, self.width).permute(1, 2, 0, 3)
-        q, k = q * inverse_norm(q, 1, 1e-6) * self.width**-0.5, k * inverse_norm(k, 1, 1e-6)
+        mixed = self._convolve(rows).view(len(x), 3, self.heads, self.width).permute(1, 2, 0, 3)
+        v = mixed[2]
+        q, k = mixed[:2] * inverse_norm(mixed[:2], 1, self.o_norm.eps)
+        q = q * self.width**-0.5
         rate = self.A_log.exp()[:, None, None]
         g = self.bound * torch.sigmoid(rate * self._heads(self.f_proj(x).float() + self.dt_bias))
         beta = self.b_proj(x).float().sigmoid().T

@@ -36,7 +36,7 @@ class Norm(Weight):
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
         super().__init__(width, dtype=dtype)
-        self.eps = eps
+        self.eps = torch.tensor(eps)  # private, and never on meta
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
@@ -44,10 +44,10 @@ class Norm(Weight):
         return y.to(x.dtype)
 
 
-def inverse_norm(x: Tensor, over: int, eps: float) -> Tensor:
-    """1 / √(Σ x² / over + eps) along the last dimension, which stays as 1. (The fused call is slower on a CPU.)"""
+def inverse_norm(x: Tensor, over: int, eps: Tensor) -> Tensor:
+    """1 / √(Σ x² / over + eps) along the last dimension, which stays as 1. (torch's own norm takes longer on a CPU.)"""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return length.square_().mul_(1 / over).add_(eps).rsqrt_()
+    return torch.addcmul(eps, length, length, value=1 / over).rsqrt_()
 
 
 def rotations(length: int, width: int, theta: float) -> Tensor:

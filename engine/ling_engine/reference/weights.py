@@ -14,8 +14,8 @@ from ling_engine.reference.tensorfile import shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from io import BufferedReader
+    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -62,7 +62,9 @@ def load(folder: Path, module: nn.Module, layers: int, progress: Callable[[float
     return digest.hexdigest()
 
 
-def _fill(file: BufferedReader, tensor: Stored, target: Tensor | None, read: Callable[[BufferedReader, memoryview], None]) -> None:
+def _fill(
+    file: BufferedReader, tensor: Stored, target: Tensor | None, read: Callable[[BufferedReader, memoryview], None]
+) -> None:
     if target is not None and str(target.dtype) == f"torch.{tensor.dtype}":
         return read(file, bytes_of(target))
     aside = bytearray(tensor.end - tensor.begin)

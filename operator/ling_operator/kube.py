@@ -16,7 +16,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -52,23 +52,41 @@ class Missing(ApiError):
     """There is no such object (404)."""
 
 
-async def connect() -> client.ApiClient:
-    """A client from the pod's service account, else from KUBECONFIG or ~/.kube/config."""
-    settings = client.Configuration()
+async def configuration() -> client.Configuration:
+    """How to log in: the pod's service account, else KUBECONFIG or ~/.kube/config. Read afresh at every call.
+
+    Python 3.13 alone refuses authorities without a key usage, which many clusters have; we accept what kubectl accepts.
+    """
+    found = client.Configuration()
     if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
-        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        config.load_incluster_config(client_configuration=found)  # type: ignore[no-untyped-call]
     else:
-        await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-    settings.retries = None
-    return client.ApiClient(configuration=settings)
+        named = os.environ.get("KUBECONFIG")  # stated, since the library reads the variable once, when it is imported
+        await config.load_kube_config(config_file=named, client_configuration=found)  # type: ignore[no-untyped-call]
+    found.retries = None
+    found.disable_strict_ssl_verification = True
+    return found
+
+
+async def bearer(found: client.Configuration) -> str:
+    """The value of the Authorization header, "" when a certificate is how we log in; expired ones are renewed."""
+    return str(await found.get_api_key_with_prefix("BearerToken", alias="authorization") or "")
+
+
+async def connect() -> client.ApiClient:
+    """A client of the API server that `configuration` names."""
+    return client.ApiClient(configuration=await configuration())
 
 
 class Kube:
-    """Requests over one client. `exit_after_writes` ends the process hard after that many writes; 0 never does."""
+    """Requests over one client. `exit_after_writes` calls `die` right after that many writes; 0 never does."""
 
-    def __init__(self, api: client.ApiClient, *, exit_after_writes: int = 0) -> None:
+    def __init__(
+        self, api: client.ApiClient, *, exit_after_writes: int = 0, die: Callable[[int], object] = os._exit
+    ) -> None:
         self._api = api
         self._exit_after = exit_after_writes
+        self._die = die
         self.writes = 0
 
     async def close(self) -> None:
@@ -79,7 +97,9 @@ class Kube:
     ) -> Object:
         url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "Content-Type": f"application/{content}"}
-        await self._authorise(headers)
+        token = await bearer(self._api.configuration)
+        if token:
+            headers["Authorization"] = token
         try:
             answer = await self._api.call_api(method, url, headers, body=body, _request_timeout=TIMEOUT)
             data: bytes = await answer.read()  # type: ignore[no-untyped-call]
@@ -92,18 +112,11 @@ class Kube:
         loaded: Object = json.loads(data)
         return loaded
 
-    async def _authorise(self, headers: dict[str, str]) -> None:
-        """The bearer token, if that is how we log in; an expired one is read again by the client's own hook."""
-        settings = await self._api.configuration.auth_settings()
-        for setting in settings.values():
-            if setting["in"] == "header" and setting["value"]:
-                headers[setting["key"]] = setting["value"]
-
     def _count(self, method: str, path: str) -> None:
         self.writes += 1
         if self.writes == self._exit_after:
             log.warning("exit after write k=%d method=%s path=%s", self.writes, method, path)
-            os._exit(EXIT_AFTER_WRITE)
+            self._die(EXIT_AFTER_WRITE)
 
     @staticmethod
     def path(kind: str, namespace: str, name: str = "") -> str:

@@ -80,7 +80,8 @@ class ControlPlane:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody uses now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -145,7 +146,7 @@ def start(folder: Path, *, admission: str = "OwnerReferencesPermissionEnforcemen
     assert built is not None, "the control plane's programs are missing: run hack/cluster/build"
     folder.mkdir(parents=True, exist_ok=True)
     _keys(folder)
-    client, peer, api, manager = _free_ports(4)
+    client, peer, api, manager = free_ports(4)
     url = f"https://127.0.0.1:{api}"
     plane = ControlPlane(folder, built, url, _kubeconfig(folder, url, TOKEN))
     (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')

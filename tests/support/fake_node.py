@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AGENT_NAMESPACE = "ling-system"
 NODE = "node-1"
-PERIOD = 0.03
+PERIOD = 0.05
 
 type Object = dict[str, Any]
 
@@ -108,7 +108,7 @@ def _revision(pod: Object) -> str:
 
 
 class FakeNode:
-    """The node and its agent, as a thread. `seen` is every pod that ever was, by uid; `lowest` see below."""
+    """The node and its agent, as a thread."""
 
     def __init__(self, url: str, token: str, ca: str) -> None:
         context = ssl.create_default_context(cafile=ca)
@@ -120,9 +120,7 @@ class FakeNode:
         self._slots: dict[str, Slot] = {}
         self.lock = threading.Lock()
         self.paused = False
-        self.seen: dict[str, str] = {}
-        self.unserved_after_first: int = 0  # ticks without any serving, labelled slot since there first was one
-        self._served = False
+        self.seen: dict[str, tuple[str, str]] = {}  # uid -> namespace, name of every pod that ever was
         self.errors: list[str] = []
 
     # -- life
@@ -136,11 +134,10 @@ class FakeNode:
         self._thread.join(10)
         self._http.close()
 
-    def forget(self) -> None:
-        """Start counting afresh."""
+    def pods_of(self, namespace: str) -> list[str]:
+        """The names of all pods that ever were in the namespace, one for each object."""
         with self.lock:
-            self.seen.clear()
-            self.unserved_after_first, self._served = 0, False
+            return sorted(name for where, name in self.seen.values() if where == namespace)
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD):
@@ -153,9 +150,9 @@ class FakeNode:
     def call(
         self, method: str, path: str, body: object = None, content: str = "application/json", **query: str
     ) -> Object:
-        """One request; a 404 or 409 is an empty answer: the object went or changed meanwhile."""
+        """One request; a 404, 409 or 429 is an empty answer: the next round looks again."""
         answer = self._http.request(method, path, json=body, params=query, headers={"Content-Type": content})
-        if answer.status_code in (404, 409):
+        if answer.status_code in (404, 409, 429):
             return {}
         answer.raise_for_status()
         return dict(answer.json())
@@ -192,12 +189,11 @@ class FakeNode:
         pods = [one for one in self._list("/api/v1/pods") if one["metadata"]["namespace"] != AGENT_NAMESPACE]
         slots = self._list("/apis/ling.dev/v1alpha1/lingslots")
         with self.lock:
-            self.seen.update({one["metadata"]["uid"]: one["metadata"]["name"] for one in pods})
+            self.seen.update({_uid(one): (one["metadata"]["namespace"], one["metadata"]["name"]) for one in pods})
         for pod in pods:
             self._pod(pod)
         for slot in slots:
             self._slot(slot, pods)
-        self._count(slots, pods)
 
     def _pod(self, pod: Object) -> None:
         meta = pod["metadata"]
@@ -257,15 +253,9 @@ class FakeNode:
             self.call("PATCH", path, body, "application/apply-patch+yaml", **query)
             state.written = status
 
-    def _count(self, slots: list[Object], pods: list[Object]) -> None:
-        labelled = {
-            _owner(one) for one in pods if one["metadata"]["labels"].get("ling.dev/serving") == "true" and _live(one)
-        }
-        states = {uid: self._slots.get(uid) for uid in (one["metadata"]["uid"] for one in slots)}
-        serving = any(uid in labelled and state is not None and state.active for uid, state in states.items())
-        self._served = self._served or serving
-        if self._served and not serving:
-            self.unserved_after_first += 1
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
 
 
 def _owner(pod: Object) -> str:

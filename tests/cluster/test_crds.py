@@ -1,0 +1,167 @@
+"""What the API server makes of our CRDs: defaults, sentences, `kubectl explain`, columns, subresources."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from tests.support import apiserver
+
+from ling_api.v1alpha1 import LingDeploymentSpec, revision_of
+
+pytestmark = pytest.mark.cluster
+
+GOOD: dict[str, Any] = {"model": {"source": "host:///tiny"}, "weightCache": {"memory": "1Gi"}}
+
+
+@pytest.fixture(scope="module")
+def plane() -> apiserver.ControlPlane:
+    if apiserver.programs() is None:
+        pytest.skip("the control plane's programs are not built: hack/cluster/build")
+    return apiserver.shared()
+
+
+def manifest(name: str = "case", spec: dict[str, Any] | None = None) -> str:
+    body = {
+        "apiVersion": "ling.dev/v1alpha1",
+        "kind": "LingDeployment",
+        "metadata": {"name": name, "namespace": "default"},
+    }
+    return yaml.safe_dump({**body, "spec": GOOD if spec is None else spec})
+
+
+def changed(**parts: dict[str, Any]) -> dict[str, Any]:
+    return {**GOOD, **{part: {**GOOD.get(part, {}), **values} for part, values in parts.items()}}
+
+
+def resources(**sides: dict[str, Any]) -> dict[str, Any]:
+    return changed(engine={"resources": sides})
+
+
+INVALID = [
+    pytest.param(changed(model={"source": "/models/tiny"}), "write pvc://CLAIM/PATH", id="a plain path"),
+    pytest.param(changed(model={"source": "hf://inclusionAI/Ling"}), "or host:///PATH below", id="another scheme"),
+    pytest.param(changed(model={"source": "host://tiny"}), "write pvc://CLAIM/PATH", id="host with two slashes"),
+    pytest.param(changed(model={"source": "pvc://claim"}), "pvc://CLAIM/ is the volume's root", id="a claim, no slash"),
+    pytest.param(changed(model={"source": "pvc://Claim_1/x"}), "with the claim's name", id="no name of a claim"),
+    pytest.param(changed(model={"source": "host:///a/../../etc"}), "without '.' and '..' parts", id="dots that climb"),
+    pytest.param(changed(model={"source": "host:///a b"}), "rename the folder", id="a blank in the path"),
+    pytest.param(changed(model={"revision": "main"}), "write sha256: and 64 lower-case hex", id="a branch as revision"),
+    pytest.param(changed(engine={"runtime": "SGLang"}), 'supported values: "Reference"', id="a runtime of later"),
+    pytest.param(changed(engine={"image": ""}), "or leave it out for the operator's default", id="an empty image"),
+    pytest.param(changed(engine={"image": "my image"}), "write an image such as", id="a blank in the image"),
+    pytest.param(changed(engine={"contextLength": 0}), "tokens from 16 to 1048576", id="no context"),
+    pytest.param(changed(engine={"maxQueue": 70000}), "waiting requests from 1 to 65536", id="an endless queue"),
+    pytest.param(resources(limits={"nvidia.com/gpu": 1}), "devices are the operator's business", id="a GPU by limit"),
+    pytest.param(resources(limits={"cpu": "-1"}), "write positive quantities", id="negative cpu"),
+    pytest.param(resources(requests={"cpu": "2"}, limits={"cpu": "1"}), "not above its limit", id="request over limit"),
+    pytest.param(changed(weightCache={"memory": "eight"}), "at least 1Mi, for example 8Gi", id="no quantity"),
+    pytest.param(changed(weightCache={"memory": "0"}), "at least 1Mi, for example 8Gi", id="no memory"),
+    pytest.param(changed(weightCache={"memory": 4096}), "at least 1Mi, for example 8Gi", id="memory too small"),
+    pytest.param({"model": {"source": "host:///tiny"}}, "spec.weightCache: Required value", id="memory left out"),
+    pytest.param({**GOOD, "replicas": -1}, "slots from 0 to 1000", id="negative replicas"),
+    pytest.param(changed(gpu={"allocation": "DevicePlugin"}), 'supported values: "None"', id="an allocation of later"),
+    pytest.param(changed(rollout={"strategy": "Recreate"}), 'supported values: "Auto"', id="a strategy of later"),
+    pytest.param(changed(rollout={"progressDeadlineSeconds": 1}), "seconds from 5 to 86400", id="no time to progress"),
+    pytest.param(changed(drain={"graceSeconds": 0}), "seconds from 1 to 3600", id="no grace"),
+    pytest.param(changed(service={"port": 70000}), "a port from 1 to 65535", id="a port that is none"),
+    pytest.param(changed(service={"holdSeconds": 0}), "seconds from 1 to 3600", id="no hold"),
+    pytest.param(changed(decoding={"algorithm": "NEXTN"}), 'unknown field "spec.decoding"', id="a field of later"),
+]
+
+
+@pytest.mark.parametrize(("spec", "sentence"), INVALID)
+def test_an_invalid_manifest_is_refused_with_a_sentence(
+    plane: apiserver.ControlPlane, spec: dict[str, Any], sentence: str
+) -> None:
+    refused = plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=manifest(spec=spec), check=False)
+    assert refused.returncode != 0
+    assert sentence in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        pytest.param("a" * 41, "at most 40 characters", id="41 characters"),
+        pytest.param("1st", "a letter first", id="a digit first"),
+        pytest.param("chat.prod", "no '.'", id="a dot"),
+    ],
+)
+def test_a_name_that_pods_cannot_carry_is_refused(plane: apiserver.ControlPlane, name: str, sentence: str) -> None:
+    refused = plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=manifest(name), check=False)
+    assert refused.returncode != 0
+    assert sentence in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(GOOD, id="the least"),
+        pytest.param(changed(model={"source": "pvc://models/"}), id="a volume's root"),
+        pytest.param(changed(model={"source": "pvc://my.claim/a/b-1.0_x"}), id="a path in a claim"),
+        pytest.param(changed(model={"revision": "sha256:" + "0" * 64}), id="a stated revision"),
+        pytest.param(changed(weightCache={"memory": 1 << 30}), id="memory as a number"),
+        pytest.param(
+            resources(requests={"cpu": "500m", "memory": "1Gi"}, limits={"cpu": 1, "memory": "1Gi"}), id="resources"
+        ),
+        pytest.param({**GOOD, "replicas": 0}, id="no slots"),
+        pytest.param(changed(engine={"image": "registry.example:5000/a/b@sha256:" + "0" * 64}), id="image by digest"),
+    ],
+)
+def test_a_valid_manifest_is_taken_and_understood(plane: apiserver.ControlPlane, spec: dict[str, Any]) -> None:
+    taken = plane.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=manifest(spec=spec))
+    LingDeploymentSpec.from_dict(json.loads(taken.stdout)["spec"])
+
+
+def test_the_defaults_of_schema_and_values_are_the_same(plane: apiserver.ControlPlane) -> None:
+    taken = plane.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=manifest())
+    defaulted = json.loads(taken.stdout)["spec"]
+    assert LingDeploymentSpec.from_dict(defaulted) == LingDeploymentSpec.from_dict(GOOD)
+    assert defaulted["engine"] == {"runtime": "Reference", "contextLength": 4096, "maxQueue": 4096}
+    assert revision_of(LingDeploymentSpec.from_dict(defaulted).part) == revision_of(
+        LingDeploymentSpec.from_dict(GOOD).part
+    )
+
+
+@pytest.mark.parametrize("short", ["ld", "lslot"])
+def test_every_field_of_the_spec_explains_itself(plane: apiserver.ControlPlane, short: str) -> None:
+    said = plane.kubectl("explain", f"{short}.spec", "--recursive").stdout
+    assert "<no description>" not in said
+    crd = {"ld": "lingdeployments", "lslot": "lingslots"}[short]
+    body = json.loads(plane.kubectl("get", "crd", f"{crd}.ling.dev", "-o", "json").stdout)
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def undescribed(node: dict[str, Any], path: str) -> list[str]:
+        found = [path] if not node.get("description") else []
+        for name, child in (node.get("properties") or {}).items():
+            found += undescribed(child, f"{path}.{name}")
+        return found
+
+    assert undescribed(schema["properties"]["spec"], "spec") == []
+
+
+def test_people_find_both_kinds_under_all_and_by_short_name(plane: apiserver.ControlPlane) -> None:
+    listed = plane.kubectl("api-resources", "--categories=all", "--api-group=ling.dev", "-o", "wide").stdout
+    assert {line.split()[1] for line in listed.splitlines()[1:]} == {"ld", "lslot"}
+
+
+def test_columns_and_scale_show_what_a_person_wants(plane: apiserver.ControlPlane) -> None:
+    plane.kubectl("apply", "-f", "-", stdin=manifest("columns"))
+    try:
+        header = plane.kubectl("get", "ld", "columns").stdout.splitlines()[0].split()
+        assert header == ["NAME", "READY", "SERVING", "REVISION", "MESSAGE", "AGE"]
+        wide = plane.kubectl("get", "ld", "columns", "-o", "wide").stdout.splitlines()[0]
+        assert all(word in wide for word in ("UPDATED", "CURRENT", "MODEL", "TPOT MS"))
+        plane.kubectl("scale", "ld", "columns", "--replicas=2")
+        assert plane.kubectl("get", "ld", "columns", "-o", "jsonpath={.spec.replicas}").stdout == "2"
+    finally:
+        plane.kubectl("delete", "ld", "columns")
+
+
+def test_examples_are_valid(plane: apiserver.ControlPlane) -> None:
+    files = sorted((apiserver.ROOT / "examples").glob("*.yaml"))
+    assert files
+    for file in files:
+        plane.kubectl("create", "--dry-run=server", "-n", "default", "-f", str(file))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(apiserver.programs() is None, reason="the control plane is not built: run hack/cluster/build"),
 ]
+NUMBERS = itertools.count(1)
 SPEC = {
     "deployment": "chat", "revision": "1a2b3c4d", "revisions": ["1a2b3c4d"], "capacity": 64 << 20,
     "graceSeconds": 5, "holdSeconds": 5,
@@ -33,9 +35,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.Contro
 
 
 class Node:
-    """A node named n1: a kubelet's sockets, and folders for the agent."""
+    """A node: a kubelet's sockets, folders for the agent, and a namespace for what runs there; both have one name."""
 
-    def __init__(self, folder: Path, plane: apiserver.ControlPlane) -> None:
+    def __init__(self, folder: Path, plane: apiserver.ControlPlane, namespace: str) -> None:
+        self.namespace = namespace
         self.plane, self.log, self.run_dir = plane, folder / "log", folder / "run"
         self.port, self.probe, self.metrics = free_port(), free_port(), free_port()
         (folder / "plugins").mkdir()
@@ -56,7 +59,7 @@ class Node:
 
     def agent(self, kubeconfig: Path) -> contextlib.AbstractContextManager[Child]:
         flags = {
-            "--run-dir": self.run_dir, "--plugin-dir": self.kubelet.folder, "--node": "n1",
+            "--run-dir": self.run_dir, "--plugin-dir": self.kubelet.folder, "--node": self.namespace,
             "--pod-resources": self.kubelet.pod_resources, "--metrics-port": self.metrics,
         }  # fmt: skip
         args = [str(part) for pair in flags.items() for part in pair]
@@ -74,13 +77,14 @@ class Node:
             return ask(self.run_dir / "status.sock")
         return {"slots": {}, "callers": {}}
 
+    def kubectl(self, *args: str) -> str:
+        return self.plane.kubectl("-n", self.namespace, *args).stdout
+
     def listener(self) -> bool:
-        return bool(self.known()["slots"].get("prod/chat-0", {}).get("listener"))
+        return bool(self.known()["slots"].get(f"{self.namespace}/chat-0", {}).get("listener"))
 
     def slot(self) -> dict[str, Any]:
-        body: dict[str, Any] = json.loads(
-            self.plane.kubectl("-n", "prod", "get", "lslot", "chat-0", "-o", "json").stdout
-        )
+        body: dict[str, Any] = json.loads(self.kubectl("get", "lslot", "chat-0", "-o", "json"))
         return body
 
     def status(self) -> dict[str, Any]:
@@ -90,34 +94,39 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, plane: apiserver.ControlPlane) -> Iterator[Node]:
-    node = Node(tmp_path, plane)
-    apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "prod"}})
+    node = Node(tmp_path, plane, f"prod-{next(NUMBERS)}")
+    apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": node.namespace}})
     yield node
     node.close()
-    plane.kubectl("delete", "namespace", "prod", "--wait=true", "--timeout=30s")
 
 
 def apply(plane: apiserver.ControlPlane, body: dict[str, Any], *flags: str) -> None:
     plane.kubectl("apply", "--server-side", *flags, "-f", "-", stdin=json.dumps(body))
 
 
-def make_slot(plane: apiserver.ControlPlane, **spec: Any) -> str:
-    meta = {"name": "chat-0", "namespace": "prod"}
-    apply(plane, {"apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta, "spec": {**SPEC, **spec}})
-    return plane.kubectl("-n", "prod", "get", "lslot", "chat-0", "-o", "jsonpath={.metadata.uid}").stdout
+def make_slot(node: Node, **spec: Any) -> str:
+    """Make or change the slot chat-0; its uid."""
+    body = {"apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta(node), "spec": {**SPEC, **spec}}
+    apply(node.plane, body)
+    return node.kubectl("get", "lslot", "chat-0", "-o", "jsonpath={.metadata.uid}")
 
 
-def make_slot_pod(plane: apiserver.ControlPlane, slot_uid: str) -> None:
+def meta(node: Node) -> dict[str, Any]:
+    return {"name": "chat-0", "namespace": node.namespace}
+
+
+def make_slot_pod(node: Node, slot_uid: str) -> None:
     owner = {
         "apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "name": "chat-0", "uid": slot_uid,
         "controller": True, "blockOwnerDeletion": True,
     }  # fmt: skip
-    meta = {
-        "name": "chat-0", "namespace": "prod", "ownerReferences": [owner],
-        "labels": {"ling.dev/component": "slot", "ling.dev/slot": "chat-0", "ling.dev/deployment": "chat"},
+    labels = {"ling.dev/component": "slot", "ling.dev/slot": "chat-0", "ling.dev/deployment": "chat"}
+    spec = {
+        "nodeName": node.namespace, "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "keeper", "image": "keeper"}],
     }  # fmt: skip
-    spec = {"nodeName": "n1", "containers": [{"name": "keeper", "image": "keeper"}], "terminationGracePeriodSeconds": 0}
-    apply(plane, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    owned = {**meta(node), "ownerReferences": [owner], "labels": labels}
+    apply(node.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": owned, "spec": spec})
 
 
 def conditions(status: dict[str, Any]) -> dict[str, str]:
@@ -125,16 +134,16 @@ def conditions(status: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_slot_from_its_pods_first_call_to_its_end(node: Node, plane: apiserver.ControlPlane) -> None:
-    slot_uid = make_slot(plane)
+    slot_uid = make_slot(node)
     with node.agent(plane.kubeconfig):
         endpoint = node.call(node.kubelet.registered()).endpoint
-        make_slot_pod(plane, slot_uid)
+        make_slot_pod(node, slot_uid)
         container = node.call(node.kubelet.allocate(endpoint, "d000"))
         assert container.mounts[0].host_path == str(node.run_dir / "d" / "d000")
-        node.kubelet.pods = {"d000": ("prod", "chat-0")}
+        node.kubelet.pods = {"d000": (node.namespace, "chat-0")}
         with node.keeper("d000"):
             status = wait_for(lambda: (found := node.status()).get("listener") and found, "status in the API server")
-            assert (status["node"], status["observedGeneration"]) == ("n1", 1)
+            assert (status["node"], status["observedGeneration"]) == (node.namespace, 1)
             assert set(conditions(status)) == {"WeightsHeld", "Serving", "Recovering"}
 
             # another writer's condition stays, and an edit of the spec reaches the agent
@@ -142,24 +151,23 @@ def test_a_slot_from_its_pods_first_call_to_its_end(node: Node, plane: apiserver
                 "type": "AgentLost", "status": "False", "reason": "AgentReady", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }  # fmt: skip
-            meta = {"name": "chat-0", "namespace": "prod"}
-            other: dict[str, Any] = {"apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta}
+            other: dict[str, Any] = {"apiVersion": "ling.dev/v1alpha1", "kind": "LingSlot", "metadata": meta(node)}
             other["status"] = {"conditions": [lost]}
             apply(plane, other, "--subresource=status", "--field-manager=ling-operator")
-            make_slot(plane, capacity=128 << 20)
+            make_slot(node, capacity=128 << 20)
             wait_for(lambda: node.status()["capacity"]["total"] == 128 << 20, "the new capacity")
             assert conditions(node.status())["AgentLost"] == "False"
             assert node.status()["observedGeneration"] == 2
 
-            plane.kubectl("-n", "prod", "delete", "pod", "chat-0", "--grace-period=0", "--force")
+            node.kubectl("delete", "pod", "chat-0", "--grace-period=0", "--force")
             wait_for(lambda: node.known()["callers"] == {}, "the pod is no caller any more")
 
 
 def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
     node: Node, plane: apiserver.ControlPlane, tmp_path: Path
 ) -> None:
-    make_slot_pod(plane, make_slot(plane))
-    node.kubelet.pods = {"d000": ("prod", "chat-0")}
+    make_slot_pod(node, make_slot(node))
+    node.kubelet.pods = {"d000": (node.namespace, "chat-0")}
     nowhere = tmp_path / "nowhere.kubeconfig"
     nowhere.write_text(plane.kubeconfig.read_text().replace(plane.url, f"https://127.0.0.1:{free_port()}"))
     with contextlib.ExitStack() as stack:
@@ -170,7 +178,7 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
             wait_for((node.run_dir / "directory.json").exists, "the directory is remembered")
         with node.agent(nowhere):
             wait_for(node.listener, "the next agent knows keeper and slot without the API server")
-            assert node.known()["slots"]["prod/chat-0"]["capacity"]["total"] == 64 << 20
+            assert node.known()["slots"][f"{node.namespace}/chat-0"]["capacity"]["total"] == 64 << 20
             wait_for(lambda: "event=api-away" in node.log.read_text(), "it says what is away")
         with node.agent(plane.kubeconfig):
             wait_for(lambda: node.listener() and node.status().get("listener"), "and on with the API server")

@@ -82,8 +82,9 @@ def _activate(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision
     return replace(slot, term=term, message="").put(replace(moved(launcher, Cause.PROMOTE), term=term))
 
 
-def _usable(launcher: Launcher) -> bool:
-    return launcher.connected and launcher.serves and not (launcher.leaving or launcher.stop_due or launcher.stopped)
+def _usable(launcher: Launcher, *, serves: bool = True) -> bool:
+    ends = launcher.leaving or launcher.stop_due or launcher.stopped
+    return launcher.serves is serves and launcher.connected and not ends
 
 
 def _served(slot: Slot) -> bool:
@@ -91,12 +92,12 @@ def _served(slot: Slot) -> bool:
     return any(each.role is Role.ACTIVE and not each.leaving for each in slot.launchers.values())
 
 
-def _eligible(slot: Slot, launcher: Launcher, now: float) -> bool:
+def _eligible(slot: Slot, launcher: Launcher, now: float, *, serves: bool = True) -> bool:
     """Whether go may be said to it at all."""
+    if launcher.role is not Role.GATED or launcher.through or now < launcher.go_at:
+        return False
     known = slot.spec is not None and launcher.revision in slot.spec.revisions
-    return (
-        known and _usable(launcher) and launcher.role is Role.GATED and not launcher.through and now >= launcher.go_at
-    )
+    return known and _usable(launcher, serves=serves)
 
 
 def _best(slot: Slot, candidates: list[Launcher]) -> Launcher:
@@ -109,8 +110,7 @@ def _go(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
     if slot.ending:
         return slot
     for each in slot.launchers.values():
-        fills = not each.serves and _eligible(slot, replace(each, serves=True), now)
-        if fills and committed(slot, each).fits:
+        if _eligible(slot, each, now, serves=False) and committed(slot, each).fits:
             slot = _let_go(slot, each, "fills once", out)
     candidate = _candidate(slot, now)
     return slot if candidate is None else _admit(slot, candidate, now, out)
@@ -196,7 +196,7 @@ def _may_follow(slot: Slot, other: Launcher) -> bool:
     """Whether that engine serves, or will, when a leaving one waits for it."""
     if other.role in (Role.STARTING, Role.WARM, Role.ACTIVE):
         return not other.leaving
-    return _eligible(slot, replace(other, role=Role.GATED), float("inf")) and not other.died
+    return _eligible(slot, other, float("inf")) and not other.died
 
 
 def _drain(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision]) -> Slot:

@@ -99,6 +99,9 @@ class Connection:
         except fdpass.ProtocolError as error:
             fdpass.close_all(fds)
             self.refuse(str(error))
+        except BaseException:  # ours, not the peer's: it gets a new connection, the loop's handler gets the traceback
+            self.close()
+            raise
 
     def _writable(self) -> None:
         try:

@@ -38,6 +38,7 @@ REDUCERS: Final[Mapping[type, Callable[[Slot, Any, float], Slot]]] = MappingProx
     events.NoListener: listener.none,
     events.ListenerAsked: listener.asked,
     events.Deposited: weights.deposited,
+    events.Mapped: weights.mapped,
     events.Sealed: weights.sealed,
     events.SealRefused: weights.seal_refused,
     events.LauncherHello: presence.launcher_hello,

@@ -147,6 +147,14 @@ class Deposited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """A rank says that it has mapped a set."""
+
+    conn: int
+    set: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
     conn: int
     re: int
@@ -213,7 +221,7 @@ class Performed:
 
 Event = (
     SpecChanged | CallersChanged | KeeperHello | LauncherConnected | RankConnected | Has | Ready | Disconnected
-    | PeerDead | Stored | ManifestStored | StoreFailed | Dropped | AgentClosed | KeeperLeaving | ListenerHeld
+    | Mapped | PeerDead | Stored | ManifestStored | StoreFailed | Dropped | AgentClosed | KeeperLeaving | ListenerHeld
     | NoListener | ListenerAsked | Deposited | Sealed | SealRefused | LauncherHello | StreamGone | AttachAsked
     | ServerChanged | Leaving | Performed
 )  # fmt: skip

@@ -88,8 +88,15 @@ class WeightSet:
     manifest_stored: bool = False  # by that keeper
     identity: bytes = b""
     seal_reply: tuple[int, int] | None = None  # (connection, re) that waits for `sealed`
+    refused: tuple[tuple[int, int], ...] = ()  # (connection, re) whose fill has ended otherwise
     told: frozenset[int] = frozenset()  # holders that were told to drop
     reason: str = ""  # why it is being dropped
+
+    @property
+    def replies(self) -> tuple[tuple[int, int], ...]:
+        """Who waits for `stored` or `sealed`."""
+        waiting = [part.reply for part in self.parts] + [self.seal_reply]
+        return tuple(reply for reply in waiting if reply is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +260,12 @@ class Slot:
             return True
         launcher = self.launcher_of(server=server)
         return launcher is not None and launcher.server is not None and not launcher.server.dead
+
+    @property
+    def strangers(self) -> bool:
+        """Whether a rank lives whose launcher has not told of its server yet: it may map anything."""
+        known = {each.server.id for each in self.launchers.values() if each.server is not None}
+        return any(rank.server not in known for rank in self.ranks.values())
 
     def put(self, launcher: Launcher) -> Slot:
         return replace(self, launchers=with_item(self.launchers, launcher.uid, launcher))

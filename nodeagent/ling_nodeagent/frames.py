@@ -56,7 +56,7 @@ class Frames:
             "fetch": self._fetch,
             "deposit": self._deposit,
             "seal": self._seal,
-            "mapped": lambda c, m, f: agent.counters.mapped(c.server, m["set"], agent.now()),
+            "mapped": self._mapped,
             "listener": lambda c, m, f: agent.post(c.slot, events.ListenerAsked(conn=c.number, re=m["re"])),
             "pass": self._pass,
         }  # fmt: skip
@@ -180,7 +180,8 @@ class Frames:
                 self._error(conn, message, f"the ticket is for the set {right.set}")
                 return
             conn.deposits[name] = message["ticket"]
-        reason = weights.may_deposit(self._slot(conn), name, conn.server)
+        more = 0 if self._agent.store.knows(conn.slot, name, fds) else sum(message["sizes"])
+        reason = weights.may_deposit(self._slot(conn), name, conn.server, more)
         if reason:
             self._error(conn, message, reason)
             return
@@ -213,6 +214,10 @@ class Frames:
             self._agent.post(conn.slot, events.SealRefused(conn=conn.number, set=name, reason=str(error)))
             return
         self._agent.post(conn.slot, events.Sealed(conn=conn.number, re=message["re"], set=name))
+
+    def _mapped(self, conn: Connection, message: Message, fds: list[int]) -> None:
+        self._agent.counters.mapped(conn.server, message["set"], self._agent.now())
+        self._agent.post(conn.slot, events.Mapped(conn=conn.number, set=message["set"]))
 
     def _pass(self, conn: Connection, message: Message, fds: list[int]) -> None:
         heir = choose.successor(self._slot(conn), conn.server)

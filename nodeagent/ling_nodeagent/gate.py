@@ -55,6 +55,8 @@ def removable(slot: Slot, launcher: Launcher, now: float) -> list[WeightSet]:
 
     Those that no connected launcher names come first: dropping them costs no rollback a refill.
     """
+    if slot.strangers:
+        return []
     through = [each for each in slot.launchers.values() if each.through]
     needed = {wanted.set for each in (*through, launcher) for wanted in each.weights}
     named = named_sets(slot, now)

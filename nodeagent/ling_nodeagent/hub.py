@@ -68,6 +68,7 @@ class Agent:
         self.store = Store()
         self.tickets = Tickets()
         self.counters = Counters()
+        self.on_unknown: Callable[[str], None] = lambda device: None  # somebody calls whom the directory lacks
         self._run_dir = run_dir
         self._publisher = publisher
         self._node = node
@@ -186,6 +187,8 @@ class Agent:
         """Takes an event into the slot's facts now; decides soon."""
         before = self._slot(name)
         self.slots[name] = reduce(before, event, self.now())
+        if self.slots[name] is before:
+            return
         self._count_deaths(before, self.slots[name])
         if not self._dirty:
             asyncio.get_running_loop().call_soon(self._decide_all)

@@ -85,10 +85,10 @@ def _to_servers(slot: Slot, out: list[do.Decision]) -> Slot:
         out.append(do.SendListener(conn=conn, re=re))
         slot = _given(slot, conn)
     slot = replace(slot, listener_asks=()) if slot.listener_asks else slot
-    for rank in slot.ranks.values():
-        launcher = slot.launcher_of(server=rank.server)
-        server = launcher.server if launcher is not None else None
-        if server is not None and not server.dead and server.listener not in (0, slot.listener):
+    servers = [each.server for each in slot.launchers.values() if each.server is not None]
+    stale = {server.id for server in servers if not server.dead and server.listener not in (0, slot.listener)}
+    for rank in slot.ranks.values() if stale else ():
+        if rank.server in stale:
             out.append(do.SendListener(conn=rank.conn))
             slot = _given(slot, rank.conn)
     return slot

@@ -42,6 +42,14 @@ class _Held:
     manifest: int | None = None
     identity: bytes = b""
 
+    def number_of(self, fds: Sequence[int]) -> int | None:
+        """Which part has the same regions (same inodes). Shareable handles of devices have no inodes of their own."""
+        inodes = [os.fstat(fd).st_ino for fd in fds]
+        for number, part in enumerate(self.parts):
+            if self.kind == "memfd" and inodes == [os.fstat(fd).st_ino for fd in part.fds]:
+                return number
+        return None
+
     def close(self) -> None:
         for part in self.parts:
             fdpass.close_all(part.fds)
@@ -81,15 +89,19 @@ class Store:
             held = self._sets.setdefault((slot, name), _Held(kind=kind))
             if held.kind != kind:
                 raise StoreRefused(f"the set's other regions are {held.kind}, these are {kind}")
-            inodes = [os.fstat(fd).st_ino for fd in fds]
-            for number, part in enumerate(held.parts):
-                if kind == "memfd" and inodes == [os.fstat(fd).st_ino for fd in part.fds]:
-                    return number
+            known = held.number_of(fds)
+            if known is not None:
+                return known
             if only is not None and only != len(held.parts):
                 return -1
             held.parts.append(_Part(sizes=tuple(sizes), fds=fds.copy()))
             fds.clear()
             return len(held.parts) - 1
+
+    def knows(self, slot: str, name: str, fds: Sequence[int]) -> bool:
+        """Whether these very regions are a part that is held."""
+        held = self._sets.get((slot, name))
+        return held is not None and held.number_of(fds) is not None
 
     def seal(self, slot: str, name: str, manifest: list[int]) -> None:
         """Makes a set final and keeps its manifest. Raises LingError (WriterLeft among them); the set is then lost."""
@@ -160,9 +172,9 @@ class Store:
             raise StoreRefused("the manifest's regions have other sizes than those deposited")
         verbs = holder(held.kind)
         for part in held.parts:
-            check_regions(held.kind, part.sizes, part.fds)
             for fd in part.fds:
                 seal(held.kind, fd)
+            check_regions(held.kind, part.sizes, part.fds)  # from here on the sizes are final
         readers: list[int] = []
         try:
             for part in held.parts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from . import decisions as do
 from .facts import AGENT, Part, Phase, SetState, Slot, WeightSet, without
-from .gate import named_sets
+from .gate import committed, named_sets
 
 if TYPE_CHECKING:
     from . import events
@@ -29,6 +29,10 @@ def has(slot: Slot, event: events.Has, now: float) -> Slot:
         held = replace(
             held, parts=known, identity=held.identity or event.identity, nbytes=max(held.nbytes, _size(known))
         )
+        if event.sealed and held.state is SetState.FILLING:
+            # it was sealed under an earlier agent: who fills it anew need not go on
+            known = tuple(Part(sizes=sizes) for sizes in event.parts)
+            held = replace(held, refused=held.replies, parts=known, nbytes=_size(known), filler="")
         if event.sealed:
             held = _sealed_copy(slot, replace(held, state=SetState.SEALED, progress=1.0), event.conn)
     return claimed(slot.put_set(held))
@@ -56,9 +60,17 @@ def claimed(slot: Slot) -> Slot:
             held = slot.sets[name]
             if held.state is not SetState.FILLING and server.id not in held.attached:
                 slot = slot.put_set(replace(held, attached=held.attached | {server.id}))
-            elif held.state is SetState.FILLING and not held.filler and server.phase in (Phase.STARTED, Phase.FILLING):
+            elif held.state is SetState.FILLING and not held.filler and server.phase is Phase.FILLING:
                 slot = slot.put_set(replace(held, filler=server.id))
     return slot
+
+
+def mapped(slot: Slot, event: events.Mapped, now: float) -> Slot:
+    """A rank says so again to every new agent."""
+    held, rank = slot.sets.get(event.set), slot.ranks.get(event.conn)
+    if held is None or rank is None or held.state is SetState.FILLING or rank.server in held.attached:
+        return slot
+    return slot.put_set(replace(held, attached=held.attached | {rank.server}))
 
 
 def deposited(slot: Slot, event: events.Deposited, now: float) -> Slot:
@@ -134,6 +146,11 @@ def decide_sets(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
     for name in tuple(slot.sets):
         slot = _filler_lost(slot, slot.sets[name])
         held = slot.sets[name]
+        out.extend(
+            do.AnswerError(conn=conn, re=re, reason="the set was given back sealed: ask again")
+            for conn, re in held.refused
+        )
+        held = replace(held, refused=()) if held.refused else held
         if held.state is SetState.DROPPING:
             slot = _drop_step(slot, held, out)
         else:
@@ -144,7 +161,9 @@ def decide_sets(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
 
 
 def _filler_lost(slot: Slot, held: WeightSet) -> Slot:
-    if slot.recovering or held.state is not SetState.FILLING or (held.filler and slot.alive(held.filler)):
+    if held.state is not SetState.FILLING or (held.filler and slot.alive(held.filler)):
+        return slot
+    if slot.recovering or (not held.filler and slot.strangers):
         return slot
     return dropping(slot, held.set, "its filler died before it was sealed")
 
@@ -152,16 +171,15 @@ def _filler_lost(slot: Slot, held: WeightSet) -> Slot:
 def _drop_step(slot: Slot, held: WeightSet, out: list[do.Decision]) -> Slot:
     if slot.recovering:
         return slot
-    replies = [part.reply for part in held.parts if part.reply] + ([held.seal_reply] if held.seal_reply else [])
-    out.extend(do.AnswerError(conn=conn, re=re, reason=held.reason) for conn, re in replies)
-    if replies:
+    out.extend(do.AnswerError(conn=conn, re=re, reason=held.reason) for conn, re in held.replies)
+    if held.replies:
         held = replace(held, parts=tuple(replace(part, reply=None) for part in held.parts), seal_reply=None)
     tell = (held.holders - held.told) & reachable(slot)
     if tell:
         out.append(do.DropSet(set=held.set, conns=tuple(sorted(tell - {AGENT})), reason=held.reason))
         held = replace(held, told=held.told | tell)
     in_use = held.attached or (held.filler and slot.alive(held.filler))
-    if not held.holders and not in_use:
+    if not (held.holders or in_use or slot.strangers):
         return replace(slot, sets=without(slot.sets, held.set))
     return slot if held is slot.sets[held.set] else slot.put_set(held)
 
@@ -219,7 +237,7 @@ def _back_up_step(slot: Slot, held: WeightSet, out: list[do.Decision]) -> Weight
 
 def decide_unused(slot: Slot, now: float) -> Slot:
     """Sets that nobody will ask for any more begin to be dropped."""
-    if slot.recovering:
+    if slot.recovering or slot.strangers:
         return slot
     reason = _unused_reason(slot)
     if not reason:
@@ -240,17 +258,30 @@ def _unused_reason(slot: Slot) -> str:
     return ""
 
 
-def may_deposit(slot: Slot, name: str, server: str) -> str:
-    """Why that server may not deposit regions of that set now; "" when it may."""
+def may_fill(slot: Slot, name: str, server: str) -> str:
+    """Why that server is not the one to fill that set now; "" when it is."""
     held = slot.sets.get(name)
     if held is None or held.state is not SetState.FILLING or held.filler != server:
         return f"the set {name} is not being filled by server {server}"
     return ""
 
 
+def may_deposit(slot: Slot, name: str, server: str, nbytes: int) -> str:
+    """Why that server may not deposit so many bytes more of that set now; "" when it may.
+
+    What the hello said is room that was promised; beyond it the slot's capacity decides.
+    """
+    reason = may_fill(slot, name, server)
+    if reason:
+        return reason
+    held = slot.sets[name]
+    total = committed(slot.put_set(replace(held, nbytes=max(held.nbytes, _size(held.parts) + nbytes))))
+    return "" if total.fits else f"no room for {nbytes} bytes more of the set: {total.sentence}"
+
+
 def may_seal(slot: Slot, name: str, server: str) -> str:
     """Why that server may not seal that set now; "" when it may."""
-    reason = may_deposit(slot, name, server)
+    reason = may_fill(slot, name, server)
     if not reason and not (slot.sets[name].parts and all(part.stored for part in slot.sets[name].parts)):
         reason = f"the set {name} is not stored yet: wait for the answer to every deposit"
     return reason

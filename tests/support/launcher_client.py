@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 from tests.support.rank_client import TIMEOUT, TestSet
+from tests.support.wire import wire_set
 
 from ling_api import fdpass, messages
 from ling_api.v1 import agent_pb2 as pb
@@ -19,18 +20,6 @@ from ling_api.v1 import agent_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-
-def wire_set(weights: TestSet) -> pb.WeightSet:
-    """The set as a hello names it."""
-    identity = weights.identity
-    return pb.WeightSet(
-        role=weights.role,
-        rank=weights.rank,
-        bytes=weights.nbytes,
-        digest=identity.digest,
-        identity=identity.to_bytes(),
-    )
 
 
 @dataclass(kw_only=True)

@@ -38,6 +38,7 @@ SAMPLES: dict[type, events.Event] = {
         events.NoListener(conn=STRANGER, reason="r"),
         events.ListenerAsked(conn=STRANGER, re=1),
         events.Deposited(conn=STRANGER, re=1, set="none:0", kind="memfd", part=0, sizes=(1,), last=True),
+        events.Mapped(conn=STRANGER, set=A.set),
         events.Sealed(conn=STRANGER, re=1, set="none:0"),
         events.SealRefused(conn=STRANGER, set="none:0", reason="r"),
         events.LauncherHello(

@@ -80,8 +80,14 @@ def test_sealed_is_answered_when_the_keeper_holds_the_manifest() -> None:
 def test_only_the_filler_deposits_and_seals(name: str, server: str, stored: bool, deposit: bool, seal: bool) -> None:
     mind, _, rank = filling()
     mind.deposit(rank, stored=stored)
-    assert (weights.may_deposit(mind.slot, name, server) == "") is deposit
+    assert (weights.may_fill(mind.slot, name, server) == "") is deposit
     assert (weights.may_seal(mind.slot, name, server) == "") is seal
+
+
+def test_no_more_is_deposited_than_the_slot_has_room_for() -> None:
+    mind, _, _ = filling()
+    assert weights.may_deposit(mind.slot, A.set, "s1", 1000) == ""
+    assert "more than the capacity" in weights.may_deposit(mind.slot, A.set, "s1", 1001)
 
 
 def test_filler_that_dies_leaves_nothing_and_the_next_fills() -> None:

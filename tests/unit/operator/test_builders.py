@@ -1,0 +1,127 @@
+"""Every manifest that the operator makes, compared with the file in golden/ that people can read.
+
+To accept a change: LING_WRITE_GOLDEN=1 pytest tests/unit/operator/test_builders.py, then read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ling_api.slotstatus import LingSlotStatus
+from ling_api.v1alpha1 import EnginePart, LingSlotSpec, Wish
+from ling_operator import builders
+from ling_operator.settings import Images
+from ling_operator.views import Observed, PodView, Previous, SlotView
+
+GOLDEN = Path(__file__).parent / "golden"
+IMAGES = Images(nodeagent="registry.example/ling/nodeagent:1", reference="registry.example/ling/engine:1")
+OBSERVED = Observed(
+    name="chat",
+    namespace="prod",
+    uid="uid-chat",
+    generation=1,
+    resource_version="1",
+    deleting=False,
+    spec=None,
+    complaint="",
+    previous=Previous(),
+)
+SPEC = LingSlotSpec(
+    deployment="chat",
+    revision="0badcafe",
+    revisions=("0badcafe", "c3a10622"),
+    capacity=8 << 30,
+    grace_seconds=120,
+    hold_seconds=60,
+    wish=Wish(pod="chat-0-0badcafe-0", term=3),
+)
+SLOT = SlotView(
+    name="chat-0",
+    uid="uid-slot",
+    number=0,
+    deleting=False,
+    owned=True,
+    spec=SPEC,
+    status=LingSlotStatus(),
+    created=0.0,
+)
+SLOT_POD = PodView(
+    name="chat-0",
+    uid="uid-pod",
+    slot="chat-0",
+    slot_uid="uid-slot",
+    component="slot",
+    revision="",
+    number=-1,
+    node="node-1",
+    deleting=False,
+    phase="Running",
+    ready=True,
+    serving=True,
+    unschedulable=False,
+    broken=False,
+    trouble="",
+    created=0.0,
+)
+HOST = EnginePart.from_dict({"model": {"source": "host:///ling/tiny"}, "engine": {"image": "engine:1"}})
+CLAIM = EnginePart.from_dict(
+    {
+        "model": {"source": "pvc://models/ling", "revision": "sha256:" + "0" * 64},
+        "engine": {
+            "image": "engine:1",
+            "contextLength": 8192,
+            "maxQueue": 16,
+            "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "2Gi"}},
+        },
+    }
+)
+
+
+def engine_pod(part: EnginePart) -> dict[str, Any]:
+    return builders.build_engine_pod(OBSERVED, SLOT, SLOT_POD, "0badcafe", part, 0)
+
+
+BUILT = {
+    "controllerrevision": builders.build_revision(OBSERVED, "0badcafe", 3, HOST),
+    "service": builders.build_service(OBSERVED, 8080),
+    "lingslot": builders.build_slot(OBSERVED, "chat-0", SPEC),
+    "slot-pod": builders.build_slot_pod(OBSERVED, SLOT, IMAGES),
+    "slot-pod-again": builders.build_slot_pod(OBSERVED, SLOT, IMAGES, "node-1"),
+    "engine-pod-host": engine_pod(HOST),
+    "engine-pod-claim": engine_pod(CLAIM),
+}
+
+
+@pytest.mark.parametrize("name", list(BUILT))
+def test_a_manifest_is_what_the_golden_file_says(name: str) -> None:
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("LING_WRITE_GOLDEN"):
+        path.write_text(yaml.safe_dump(BUILT[name], sort_keys=False, width=120))
+    assert BUILT[name] == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("name", ["slot-pod", "engine-pod-host", "engine-pod-claim"])
+def test_a_pod_lives_longer_than_the_grace_of_its_engines(name: str) -> None:
+    assert BUILT[name]["spec"]["terminationGracePeriodSeconds"] > SPEC.grace_seconds
+
+
+def test_a_slot_pod_pays_for_all_that_its_slot_may_hold() -> None:
+    resources = BUILT["slot-pod"]["spec"]["containers"][0]["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"] == str((8 << 30) + (64 << 20))
+
+
+def test_the_root_of_a_claim_is_the_mount_itself() -> None:
+    part = EnginePart.from_dict({"model": {"source": "pvc://models/"}})
+    assert builders.model_path(part) == "/checkpoint"
+
+
+def test_the_names_of_pods_fit_into_63_characters() -> None:
+    long = replace(SLOT, name="a" * 40 + "-999")
+    pod = builders.build_engine_pod(OBSERVED, long, SLOT_POD, "0badcafe", HOST, 99)
+    assert len(pod["metadata"]["name"]) <= 63

@@ -83,12 +83,14 @@ def rest(one: Attached) -> list[checks.Chunk]:
 async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, identity: Identity) -> Attached:
     frames = await cohort.link.request(({"op": "fetch", "ticket": ticket}, ()))
     fds = [fd for _, some in frames for fd in some]
+    cohort.tell("fetched")
     try:
         handed = sealed.handed_over(frames)
         manifest = sealed.read_manifest(handed.manifest)
         sealed.check(handed, manifest, identity=identity, rank=twin.rank, kind=cohort.memory.kind)
         sealed.check_tensors(twin.specs(), manifest.tensors)
         sealed.check_revision(cohort.revision, manifest.content)
+        cohort.tell("read")
         mapping = cohort.memory.map(handed.regions, handed.sizes, writable=False)
     finally:
         fdpass.close_all(fds)

@@ -10,6 +10,7 @@ import gc
 
 gc.disable()  # nothing that is imported here is ever collected; freeze() below keeps it out of every collection
 
+import contextlib  # noqa: E402
 import ctypes  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
@@ -109,7 +110,8 @@ class _Forks:
         self._poll.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        fdpass.send(self._control, {"op": "exited", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
+        with contextlib.suppress(OSError):  # the launcher is gone: its end is read next
+            fdpass.send(self._control, {"op": "exited", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
 def _become_child(entry: str, fd: int) -> None:

@@ -168,7 +168,9 @@ async def test_agent_restart_under_load_fails_nothing() -> None:
         await load.more()
         await load.end()
         assert load.failed == []
-        await until(lambda: [one["state"] for one in here.status["weightSets"]] == ["sealed"], f"given back {here.status}")
+        await until(
+            lambda: [one["state"] for one in here.status["weightSets"]] == ["sealed"], f"given back {here.status}"
+        )
 
 
 async def test_keeper_death_under_load_fails_nothing_and_it_gets_everything_back() -> None:

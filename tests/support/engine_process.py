@@ -83,7 +83,7 @@ class Engine:
         return int(self.log.split("probes=")[1].split()[0])
 
 
-async def until(look: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+async def until(look: Callable[[], Any], what: str, seconds: float = 40.0) -> Any:
     try:
         async with asyncio.timeout(seconds):
             while not (found := look()):

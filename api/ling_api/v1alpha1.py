@@ -142,15 +142,19 @@ class EnginePart:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, texts that are empty left out."""
-        model = {"source": self.model.source, "revision": self.model.revision}
-        engine = {
+        model: dict[str, Any] = {"source": self.model.source, "revision": self.model.revision}
+        engine: dict[str, Any] = {
             "runtime": self.engine.runtime,
             "image": self.engine.image,
             "contextLength": self.engine.context_length,
             "maxQueue": self.engine.max_queue,
             "resources": self.engine.resources.to_dict(),
         }
-        parts = {"model": model, "engine": engine, "gpu": {"allocation": self.gpu_allocation}}
+        parts: dict[str, dict[str, Any]] = {
+            "model": model,
+            "engine": engine,
+            "gpu": {"allocation": self.gpu_allocation},
+        }
         return {part: {k: v for k, v in values.items() if v not in ("", {})} for part, values in parts.items()}
 
 
@@ -228,7 +232,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LingSlotSpec:
-    """`spec` of a LingSlot: what the operator wants of one slot. `capacity` is in bytes."""
+    """`spec` of a LingSlot: what the operator wants of one slot. `capacity` is in bytes; `revisions` is sorted."""
 
     deployment: str
     revision: str
@@ -244,7 +248,7 @@ class LingSlotSpec:
         return cls(
             deployment=_text(data, "deployment"),
             revision=_text(data, "revision"),
-            revisions=tuple(str(one) for one in data.get("revisions") or ()),
+            revisions=tuple(sorted(str(one) for one in data.get("revisions") or ())),
             capacity=_number(data, "capacity", least=1),
             grace_seconds=_number(data, "graceSeconds", least=1),
             hold_seconds=_number(data, "holdSeconds", least=1),

@@ -54,12 +54,13 @@ class Client:
         self.request = 0
 
     def open(self) -> None:
+        self.channel = grpc.insecure_channel(f"unix:{self.folder / 'agent.sock'}")
+        grpc.channel_ready_future(self.channel).result(60)  # before the ticket, which lives 5 s
         sock = fdpass.connect(self.folder / "fd.sock", 30)
         fdpass.send(sock, {"op": "hello", "version": 1, "kind": "launcher"})
         ticket, _ = fdpass.receive(sock)
         fdpass.send(sock, {"op": "ready"})
         self.launcher_sock = sock  # back-ups wait in its buffer: this client never reads them
-        self.channel = grpc.insecure_channel(f"unix:{self.folder / 'agent.sock'}")
         self.answers = agent_pb2_grpc.NodeAgentStub(self.channel).Engine(self._messages())
         hello = pb.Hello(
             ticket=bytes.fromhex(ticket["ticket"]), revision=REVISION, runtime="bench", purpose=pb.PURPOSE_FILL,

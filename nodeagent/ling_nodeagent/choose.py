@@ -158,6 +158,7 @@ def _without(slot: Slot, others: list[Launcher]) -> Slot:
     for each in others:
         slot = slot.put(replace(each, role=Role.GATED, server=None))
     live = {x.server.id for x in slot.launchers.values() if x.server is not None}
+    slot = replace(slot, ranks={conn: rank for conn, rank in slot.ranks.items() if rank.server in live})
     return replace(slot, sets={n: replace(held, attached=held.attached & live) for n, held in slot.sets.items()})
 
 

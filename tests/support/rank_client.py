@@ -11,6 +11,7 @@ import contextlib
 import json
 import mmap
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -145,6 +146,13 @@ class RankClient:
         fds, _, _ = self.filling.pop(name)
         fdpass.close_all(fds)
         self.say({"op": "mapped", "set": name})
+
+    def pass_pair(self) -> None:
+        """Passes one end of a socket pair on, as if it were a client's idle connection."""
+        ours, theirs = socket.socketpair()
+        self.say({"op": "pass", "count": 1}, [theirs.fileno()])
+        ours.close()
+        theirs.close()
 
     def listener(self) -> int:
         message, fds = self.ask("listener", "listener")

@@ -196,6 +196,7 @@ def test_swap_to_other_weights_drops_the_old_before_go() -> None:
     mind, rank = serving(capacity=120)
     mind.engine("two", [B], plan=10, revision=NEW)
     mind.wish("two")
+    assert roles_set(mind)[-1] == ("one", Role.DRAINING, 1)
     mind.die(rank)
     assert gos(mind) == ["one"]
     assert mind.of(do.DropSet)[-1].set == A.set

@@ -1,0 +1,115 @@
+"""LingSlot.status and metrics, from the facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.slot_mind import A, Mind
+
+from ling_nodeagent import decisions as do
+from ling_nodeagent.facts import Phase
+from ling_nodeagent.metrics import AgentCollector, Counters, Snapshot
+from ling_nodeagent.status import build_status
+
+
+def serving() -> tuple[Mind, int]:
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one", plan=10)
+    return mind, mind.serve("one", "s1")
+
+
+def status(mind: Mind, previous: Any = None, now: float = 1_800_000_000.0) -> dict[str, Any]:
+    return build_status(mind.slot, node="node-1", previous=previous, now=now)
+
+
+def condition(of: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(each for each in of["conditions"] if each["type"] == kind)
+
+
+def test_a_serving_slot() -> None:
+    mind, _ = serving()
+    mind.says("one", "s1", Phase.ACCEPTING, phases={"warm": 812.34})
+    seen = status(mind)
+    assert seen["node"] == "node-1"
+    assert seen["active"] == {"pod": "one", "uid": "uid-one", "term": 1}
+    assert seen["capacity"] == {"total": 1000, "weights": 100, "plans": 10}
+    assert seen["listener"]
+    (engine,) = seen["engines"]
+    assert (engine["role"], engine["phase"], engine["planBytes"]) == ("active", "accepting", 10)
+    assert engine["phases"]["warm"] == 812.3
+    (weights,) = seen["weightSets"]
+    assert (weights["set"], weights["state"], weights["holders"]) == (A.set, "sealed", 3)
+    assert {each["type"]: each["status"] for each in seen["conditions"]} == {
+        "WeightsHeld": "True",
+        "Serving": "True",
+        "Recovering": "False",
+    }
+
+
+def test_nobody_active_still_tells_the_term() -> None:
+    mind, rank = serving()
+    mind.die(rank)
+    assert status(mind)["active"] == {"pod": "", "uid": "", "term": 1}
+
+
+def test_a_starting_engine_is_shown_as_gated_with_its_phase() -> None:
+    mind = Mind()
+    mind.engine("one")
+    mind.fork("one", "s1")
+    (engine,) = status(mind)["engines"]
+    assert (engine["role"], engine["phase"]) == ("gated", "started")
+
+
+def test_transition_times_change_only_with_the_status() -> None:
+    mind, rank = serving()
+    first = status(mind, now=1_800_000_000.0)
+    second = status(mind, first, now=1_800_000_100.0)
+    assert condition(second, "Serving") == condition(first, "Serving")
+    mind.die(rank)
+    third = status(mind, second, now=1_800_000_200.0)
+    assert condition(third, "Serving")["lastTransitionTime"] == "2027-01-15T08:03:20Z"
+    assert condition(third, "WeightsHeld") == condition(first, "WeightsHeld")
+
+
+def test_a_crash_loop_is_the_message() -> None:
+    mind = Mind()
+    mind.engine("one")
+    for number in range(5):
+        mind.die(mind.fork("one", f"s{number}"))
+        mind.later(30)
+    assert status(mind)["message"].startswith("EngineCrashLoop: one: 5 servers in a row died")
+
+
+def scraped(counters: Counters, *minds: Mind) -> str:
+    registry = CollectorRegistry()
+    slots = {f"ns/slot-{number}": mind.slot for number, mind in enumerate(minds)}
+    snapshot = Snapshot(slots=slots, counters=counters, open_fds=3, streams=1, connections=2)
+    registry.register(AgentCollector(lambda: snapshot))
+    return generate_latest(registry).decode()
+
+
+def test_metrics_tell_slots_and_counters() -> None:
+    counters = Counters()
+    counters.answered("s1", do.Granted(sets=(A.set,)), 10.0)
+    counters.mapped("s1", A.set, 10.0015)
+    counters.mapped("s1", A.set, 99.0)  # said again to a new agent: no second attach
+    text = scraped(counters, serving()[0])
+    for line in (
+        "ling_agent_slots 1.0",
+        "ling_agent_open_fds 3.0",
+        'ling_agent_weight_sets{slot="ns/slot-0",state="sealed"} 1.0',
+        'ling_agent_weight_bytes{slot="ns/slot-0"} 100.0',
+        'ling_agent_attachments{slot="ns/slot-0"} 1.0',
+        'ling_agent_serving{slot="ns/slot-0"} 1.0',
+        'ling_agent_attach_answers_total{answer="granted"} 1.0',
+        'ling_agent_attach_seconds_bucket{le="0.001"} 0.0',
+        'ling_agent_attach_seconds_bucket{le="0.002"} 1.0',
+        "ling_agent_attach_seconds_count 1.0",
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_slot_that_is_gone_leaves_no_series() -> None:
+    assert "slot=" not in scraped(Counters())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1"))
 LING = "/apis/ling.dev/v1alpha1"
@@ -64,7 +64,8 @@ class Place:
 
     def __init__(self, node: FakeNode, namespace: str) -> None:
         self.node, self.namespace = node, namespace
-        node.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        node.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
 
     def put(self, wanted: Object | None) -> None:
         """Apply the spec, or delete the object (None)."""
@@ -133,7 +134,7 @@ def die(_code: int) -> None:
     raise Death
 
 
-async def wait_until(what: str, true: Callable[[], bool], life: Life, seconds: float = 90) -> None:
+async def wait_until(what: str, true: Callable[[], bool], life: Life, seconds: float = 240) -> None:
     """Let the operator live until it has nothing to do and it is true."""
     deadline = time.monotonic() + seconds
     while await life.look() or not await asyncio.to_thread(true):
@@ -163,7 +164,7 @@ class Life:
                 return True
         except (kubes.Conflict, kubes.Missing):
             pass
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         return False
 
 
@@ -192,7 +193,7 @@ def test_death_after_each_write_ends_in_the_same_state(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
     calm = Place(node, f"{name}-calm")
-    gate = asyncio.Semaphore(6)
+    gate = asyncio.Semaphore(12)
 
     async def one(k: int) -> None:
         async with gate:
@@ -241,7 +242,7 @@ class Process:
             return str(answer.read().decode())
 
 
-def wait(what: str, true: Callable[[], bool], seconds: float = 90) -> None:
+def wait(what: str, true: Callable[[], bool], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"timed out: {what}"
@@ -293,7 +294,7 @@ def test_the_process_dies_for_real_after_a_write_and_the_next_goes_on(
     place = Place(node, f"real-{k}")
     place.put(spec())
     with Process(plane.kubeconfig, tmp_path / "log", exit_after_writes=k) as process:
-        assert process.child.wait(60) == kubes.EXIT_AFTER_WRITE
+        assert process.child.wait(120) == kubes.EXIT_AFTER_WRITE
     with Process(plane.kubeconfig, tmp_path / "log"):
         wait("the next one goes on", lambda: place.settled(spec()))
     assert len(node.pods_of(place.namespace)) == 2

@@ -67,21 +67,18 @@ def load_keys(folder: Path) -> dict[str, Any]:
 
 def read(folder: Path) -> Config:
     """The config of the checkpoint in `folder`. Raises BadInput with one sentence."""
+    keys = load_keys(folder)
     try:
-        return parse(load_keys(folder))
+        return parse(keys)
     except BadInput as error:
-        where = str(folder / "config.json")
-        raise BadInput(str(error) if where in str(error) else f"{where}: {error}") from None
+        raise BadInput(f"{folder / 'config.json'}: {error}") from None
 
 
 def parse(keys: Mapping[str, Any]) -> Config:
     """The same from parsed JSON."""
     config_keys.check_fixed(keys)
-    numbers: dict[str, Any] = {
-        f.name: config_keys.number(keys, f.name, real=f.type == "float")
-        for f in fields(Config)
-        if f.type in ("int", "float")
-    }
+    wanted = [(f.name, f.type == "float") for f in fields(Config) if f.type in ("int", "float")]
+    numbers: dict[str, Any] = {name: config_keys.number(keys, name, real=real) for name, real in wanted}
     layers = numbers["num_hidden_layers"]
     config = Config(
         **numbers,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ling_engine.reference.tokenizer import ByteTokenizer
 
-DEFAULT_TOKENS = 16  # of a completion that does not say, as OpenAI has it
+DEFAULT_TOKENS = 16  # as OpenAI has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def completion(raw: bytes, offer: Offer) -> Ask:
     if isinstance(given, list) and len(given) == 1 and not isinstance(given[0], int):
         given = given[0]
     prompt = offer.tokenizer.encode(given) if isinstance(given, str) else given
-    if any(not 0 <= token < offer.vocabulary for token in prompt):
+    if not all(0 <= token < offer.vocabulary for token in prompt):
         raise ApiError(400, f"prompt: token ids are 0 to {offer.vocabulary - 1}", "prompt")
     prompt = prompt or [offer.tokenizer.bos]
     return _ask(body, offer, prompt, "prompt", min(DEFAULT_TOKENS, max(1, offer.context - len(prompt))))
@@ -85,8 +85,7 @@ def _ask(body: Mapping[str, Any], offer: Offer, prompt: list[int], param: str, d
     if len(prompt) + limit > offer.context:
         said = f"the context holds {offer.context} tokens; asked for {len(prompt)} of prompt and {limit} of answer"
         raise ApiError(400, f"{said}: shorten {param} or max_tokens", param, "context_length_exceeded")
-    stream = body.get("stream", False)
-    stops = body.get("stop", [])
+    stream, stops = body.get("stream", False), body.get("stop", [])
     return Ask(
         prompt=prompt,
         limit=limit,

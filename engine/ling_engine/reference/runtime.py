@@ -2,58 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import torch
 
 from ling_api import tensors
-from ling_api.errors import BadInput, FillFailed
+from ling_api.errors import BadInput
 from ling_api.manifest import plan_layout
 from ling_api.memory.memfd import MemfdMemory
-from ling_engine.reference import app, config, matching, tokenizer, weights
+from ling_engine.reference import app, config, matching, tokenizer
 from ling_engine.reference.generations import Generations
 from ling_engine.reference.identity import identity_of
 from ling_engine.reference.model import Ling
 from ling_engine.reference.openai_request import Offer
 from ling_engine.reference.plan import plan_of
 from ling_engine.reference.sequence import Sequence
+from ling_engine.reference.target import Target
 from ling_engine.reference.tensorfile import shards
 from ling_engine.runtime import Description, ModelSettings, Runtime, ServedModel, SetDescription, WeightTwin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from collections.abc import Sequence as List
 
     from starlette.types import ASGIApp
 
-    from ling_api.manifest import Layout, TensorSpec
-    from ling_api.memory.base import Mapping
     from ling_engine.reference.config import Config
 
 _SMALL = 64 << 20  # bytes of weights below which a second thread costs more than it brings
+_THREADS = 4  # more than that, and on a shared machine they wait for each other
 _WARM_UP = b"warm up"
-
-
-class Target(WeightTwin):
-    """The target's parameters: on `meta` until they are bound."""
-
-    role, rank = "target", 0
-
-    def __init__(self, settings: ModelSettings, layers: int, model: Ling) -> None:
-        self._settings, self._layers, self._model = settings, layers, model
-
-    def specs(self) -> List[TensorSpec]:
-        return tensors.specs_of(self._model)
-
-    def bind(self, mapping: Mapping, layout: Layout) -> None:
-        tensors.bind(self._model, mapping, layout)
-
-    def load(self, progress: Callable[[float], None]) -> str:
-        found = weights.load(self._settings.path, self._model, self._layers, progress)
-        wanted = self._settings.revision
-        if wanted not in ("", f"sha256:{found}"):
-            raise FillFailed(f"{self._settings.path}: its content is sha256:{found}; model.revision says {wanted}")
-        return found
 
 
 class ReferenceModel(ServedModel):
@@ -62,8 +40,7 @@ class ReferenceModel(ServedModel):
     def __init__(self, settings: ModelSettings, c: Config) -> None:
         self._model = Ling(c)
         size = sum(parameter.nbytes for parameter in self._model.parameters())
-        if size < _SMALL:
-            torch.set_num_threads(1)
+        torch.set_num_threads(1 if size < _SMALL else min(_THREADS, len(os.sched_getaffinity(0))))
         self.twins: List[WeightTwin] = (Target(settings, c.num_hidden_layers, self._model),)
         self._generations = Generations(self._model, Sequence.allocate(c, settings.context_length), settings.max_queue)
         self._offer = Offer(

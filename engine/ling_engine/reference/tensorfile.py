@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 DTYPES |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn"}
 SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
@@ -66,7 +65,9 @@ def read_header(path: Path) -> Shard:
             raw = file.read(length) if 2 <= length <= _LONGEST_HEADER else b""
         header = json.loads(raw)
         start = 8 + length
-        tensors = sorted((_stored(name, e, start) for name, e in header.items() if name != "__metadata__"), key=_place)
+        tensors = sorted(
+            (_stored(name, e, start) for name, e in header.items() if name != "__metadata__"), key=lambda t: t.begin
+        )
         status = path.stat()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
@@ -88,10 +89,6 @@ def header_of(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
     raw = json.dumps(entries, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
     return len(raw).to_bytes(8, "little") + raw
-
-
-def _place(tensor: Stored) -> int:
-    return tensor.begin
 
 
 def _stored(name: str, entry: Mapping[str, object], start: int) -> Stored:

@@ -42,35 +42,43 @@ def load(folder: Path, module: nn.Module, layers: int, progress: Callable[[float
         names = match(found, parameters, layers)
     except BadInput as error:
         raise FillFailed(str(error)) from None
-    digest, total, done = hashlib.sha256(), sum(shard.size for shard in found), 0
+    filling = _Filling(progress, sum(shard.size for shard in found))
+    try:
+        for shard in found:
+            with shard.path.open("rb") as file:
+                filling.read(file, memoryview(bytearray(shard.tensors[0].begin if shard.tensors else shard.size)))
+                for tensor in shard.tensors:
+                    filling.fill(file, tensor, parameters.get(names[tensor.name]))
+    except OSError as error:
+        raise FillFailed(f"{folder}: cannot be read ({error})") from None
+    return filling.digest.hexdigest()
 
-    def read(file: BufferedReader, view: memoryview) -> None:
-        nonlocal done
+
+class _Filling:
+    """How far it is."""
+
+    def __init__(self, progress: Callable[[float], None], total: int) -> None:
+        self.digest = hashlib.sha256()
+        self._progress, self._total, self._done = progress, total, 0
+
+    def fill(self, file: BufferedReader, tensor: Stored, target: Tensor | None) -> None:
+        """The file's next tensor into its parameter; None: past it."""
+        if target is not None and str(target.dtype) == f"torch.{tensor.dtype}":
+            self.read(file, bytes_of(target))
+            return
+        aside = bytearray(tensor.end - tensor.begin)
+        self.read(file, memoryview(aside))
+        if target is not None:
+            stored = torch.frombuffer(aside, dtype=getattr(torch, tensor.dtype)).view(tensor.shape)
+            with torch.no_grad():
+                target.copy_(stored)
+
+    def read(self, file: BufferedReader, view: memoryview) -> None:
+        """The file's next bytes, as many as the view has."""
         for at in range(0, len(view), _PIECE):
             piece = view[at : at + _PIECE]
             if file.readinto(piece) != len(piece):
                 raise FillFailed(f"{file.name}: became shorter while it was read")
-            digest.update(piece)
-            done += len(piece)
-            progress(done / total)
-
-    for shard in found:
-        with shard.path.open("rb") as file:
-            read(file, memoryview(bytearray(shard.tensors[0].begin if shard.tensors else shard.size)))
-            for tensor in shard.tensors:
-                _fill(file, tensor, parameters.get(names[tensor.name]), read)
-    return digest.hexdigest()
-
-
-def _fill(
-    file: BufferedReader, tensor: Stored, target: Tensor | None, read: Callable[[BufferedReader, memoryview], None]
-) -> None:
-    if target is not None and str(target.dtype) == f"torch.{tensor.dtype}":
-        return read(file, bytes_of(target))
-    aside = bytearray(tensor.end - tensor.begin)
-    read(file, memoryview(aside))
-    if target is not None:
-        stored = torch.frombuffer(aside, dtype=getattr(torch, tensor.dtype)).view(tensor.shape)
-        with torch.no_grad():
-            target.copy_(stored)
-    return None
+            self.digest.update(piece)
+            self._done += len(piece)
+            self._progress(self._done / self._total)

@@ -25,6 +25,7 @@ REDUCERS: Final[Mapping[type, Callable[[Slot, Any, float], Slot]]] = MappingProx
     events.LauncherConnected: presence.launcher_connected,
     events.RankConnected: presence.rank_connected,
     events.Has: weights.has,
+    events.TermRemembered: presence.term_remembered,
     events.Ready: presence.ready,
     events.Disconnected: presence.disconnected,
     events.PeerDead: presence.peer_dead,

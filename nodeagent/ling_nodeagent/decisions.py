@@ -156,6 +156,7 @@ class Word:
 class Members:
     conn: int
     callers: tuple[Caller, ...]
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

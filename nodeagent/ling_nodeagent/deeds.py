@@ -134,4 +134,4 @@ class Deeds:
         members = {caller.device: asdict(caller) for caller in decision.callers}
         for member in members.values():
             del member["device"]
-        self._say(decision.conn, {"op": "members", "members": members})
+        self._say(decision.conn, {"op": "members", "members": members, "term": decision.term})

@@ -59,6 +59,13 @@ class Has:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermRemembered:
+    """The term that the keeper was told last, perhaps by an earlier agent."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """The give-back of a keeper or launcher is complete."""
 
@@ -223,5 +230,5 @@ Event = (
     SpecChanged | CallersChanged | KeeperHello | LauncherConnected | RankConnected | Has | Ready | Disconnected
     | Mapped | PeerDead | Stored | ManifestStored | StoreFailed | Dropped | AgentClosed | KeeperLeaving | ListenerHeld
     | NoListener | ListenerAsked | Deposited | Sealed | SealRefused | LauncherHello | StreamGone | AttachAsked
-    | ServerChanged | Leaving | Performed
+    | ServerChanged | Leaving | Performed | TermRemembered
 )  # fmt: skip

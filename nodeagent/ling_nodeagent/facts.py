@@ -211,7 +211,8 @@ class Keeper:
     listens: bool = False  # it holds a listener of its own namespace
     asked_at: float | None = None  # when it was last told to listen
     word: tuple[bool, str] | None = None  # the last probe answer that it was told
-    members: tuple[Caller, ...] | None = None  # the last that it was told
+    members: tuple[Caller, ...] | None = None  # the last that it was told, with the term
+    term: int = 0
     released: bool = False
 
 

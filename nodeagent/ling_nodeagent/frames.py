@@ -144,6 +144,7 @@ class Frames:
 
     def _members(self, conn: Connection, message: Message, fds: list[int]) -> None:
         self._agent.remember_members(conn.slot, message["members"])
+        self._agent.post(conn.slot, events.TermRemembered(term=message.get("term", 0)))
 
     # ranks
 

@@ -1,7 +1,7 @@
 """The one process of a slot pod: it holds what must outlive engines and agents, and decides nothing.
 
-Held here: the slot's weight sets (keeper_memory.py), its listening socket, its membership list (device -> pod), and by
-the pod's existence the slot's claim on memory and GPUs. After every (re)connect all of it is given back to the node
+Held here: the slot's weight sets (keeper_memory.py), its listening socket, its membership list (device -> pod) and
+term, and by the pod's existence the slot's claim on memory and GPUs. After every (re)connect all of it is given back to the node
 agent (frames: docs/protocol.md); the agent's last word answers the pod's readiness probe.
 
 It outlives releases, so it loads the standard library and `ling_api.fdpass` only; a test looks at its sys.modules.
@@ -83,7 +83,7 @@ class Keeper:
         self.netns = fdpass.netns_cookie(self.probes.socket)
         self.memory = Memory()
         self.listener: socket.socket | None = None
-        self.members: dict[str, Any] | None = None
+        self.members: dict[str, Any] | None = None  # and the term
         self.word = (False, "the node agent has not answered yet")
         self.stopping = self.leaving = self.told = False  # SIGTERM; preStop or SIGTERM; and this agent knows it
         self.released = threading.Event()
@@ -127,7 +127,7 @@ class Keeper:
         if self.listener is not None:
             self._say({"op": "have-listener", "netns": self.netns}, [self.listener.fileno()])
         if self.members is not None:
-            self._say({"op": "members", "members": self.members})
+            self._say({"op": "members", **self.members})
         if self.leaving:
             self._tell_leaving()
         self._say({"op": "ready"})
@@ -229,7 +229,7 @@ class Keeper:
             self.listener = listener
 
     def _on_members(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.members = dict(message["members"])
+        self.members = {"members": dict(message["members"]), "term": int(message.get("term", 0))}
 
     def _on_word(self, message: dict[str, Any], fds: list[int]) -> None:
         self.word = (bool(message["ready"]), str(message["message"]))

@@ -111,9 +111,9 @@ def decide_word(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
     if keeper.word != word:
         out.append(do.Word(conn=keeper.conn, ready=word[0], message=word[1]))
         keeper = replace(keeper, word=word)
-    if keeper.members != slot.callers and slot.callers:
-        out.append(do.Members(conn=keeper.conn, callers=slot.callers))
-        keeper = replace(keeper, members=slot.callers)
+    if (keeper.members, keeper.term) != (slot.callers, slot.term) and slot.callers:
+        out.append(do.Members(conn=keeper.conn, callers=slot.callers, term=slot.term))
+        keeper = replace(keeper, members=slot.callers, term=slot.term)
     if keeper.leaving and not keeper.released and not slot.recovering and _empty(slot):
         out.append(do.Released(conn=keeper.conn))
         keeper = replace(keeper, released=True)

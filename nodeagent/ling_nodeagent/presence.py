@@ -63,6 +63,11 @@ def rank_connected(slot: Slot, event: events.RankConnected, now: float) -> Slot:
     return replace(slot, ranks=with_item(slot.ranks, event.conn, rank))
 
 
+def term_remembered(slot: Slot, event: events.TermRemembered, now: float) -> Slot:
+    """A gated launcher does not know the term: without the keeper's word it would go back to zero."""
+    return replace(slot, term=max(slot.term, event.term))
+
+
 def ready(slot: Slot, event: events.Ready, now: float) -> Slot:
     if slot.keeper is not None and slot.keeper.conn == event.conn:
         return _gave_back(replace(slot, keeper=replace(slot.keeper, ready=True)), slot.keeper.uid)

@@ -25,6 +25,7 @@ SAMPLES: dict[type, events.Event] = {
         events.LauncherConnected(conn=STRANGER, uid="uid-x", pod="x"),
         events.RankConnected(conn=STRANGER, uid="uid-x", server="sx", rank=0),
         events.Has(conn=STRANGER, set=A.set, kind="memfd", sealed=True, parts=((100,),)),
+        events.TermRemembered(term=5),
         events.Ready(conn=STRANGER),
         events.Disconnected(conn=STRANGER),
         events.PeerDead(conn=STRANGER),

@@ -109,3 +109,14 @@ def test_members_are_told_when_they_change() -> None:
     mind.says("one", "s1", Phase.STARTED)
     (members,) = mind.of(do.Members)[before:]
     assert {each.pod for each in members.callers} == {"keeper", "one"}
+
+
+def test_the_term_is_told_to_the_keeper_and_taken_from_it() -> None:
+    mind = Mind()
+    keeper = mind.keeper()
+    mind.post(events.TermRemembered(term=7))
+    assert mind.slot.term == 7
+    told = mind.of(do.Members)[-1]
+    assert (told.conn, told.term) == (keeper, 7)
+    mind.post(events.TermRemembered(term=3))
+    assert mind.slot.term == 7

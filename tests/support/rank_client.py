@@ -70,7 +70,17 @@ class RankClient:
     """One rank's folder connection. Raises `RankError` on an `error` frame, ConnectionError at the end."""
 
     def __init__(self, folder: Path, server: str, rank: int = 0) -> None:
-        self.sock = fdpass.connect(folder / "fd.sock", TIMEOUT)
+        self._begin(fdpass.connect(folder / "fd.sock", TIMEOUT), server, rank)
+
+    @classmethod
+    def over(cls, sock: socket.socket, server: str, rank: int = 0) -> RankClient:
+        """On a connection that somebody else made."""
+        client = cls.__new__(cls)
+        client._begin(sock, server, rank)
+        return client
+
+    def _begin(self, sock: socket.socket, server: str, rank: int) -> None:
+        self.sock = sock
         self.re = 0
         self.mapped: dict[str, list[int]] = {}
         self.filling: dict[str, tuple[list[int], list[int], Any]] = {}

@@ -127,15 +127,18 @@ class Life:
                 for conn in conns:
                     self.by_number[conn].inbox.append(("DropSet", name, conn))
                 self.post(events.AgentClosed(set=name))
-            case do.AnswerError(conn=conn):
-                self.by_number[conn].filling.clear()
-                self.by_number[conn].asked = False
-            case do.Answer(conn=conn, op=op):
-                server = self.by_number[conn]
-                if op == "stored" and server.filling:
-                    server.stored.add(server.filling[0])
-                elif server.filling:
-                    server.maps.add(server.filling.pop(0))
+            case do.Answer() | do.AnswerError():
+                self.hear(self.by_number[decision.conn], decision)
+
+    def hear(self, server: Server, decision: do.Answer | do.AnswerError) -> None:
+        """The answer to the filler's deposit or seal."""
+        if isinstance(decision, do.AnswerError):
+            server.filling.clear()
+            server.asked = False
+        elif server.filling and decision.op == "stored":
+            server.stored.add(server.filling[0])
+        elif server.filling:
+            server.maps.add(server.filling.pop(0))
 
     def check_answer(self, stream: int, server_id: str, answer: Any) -> None:
         pod = self.by_number[stream].pod

@@ -33,13 +33,11 @@ ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 BEGAN = time.monotonic()
 REVISION = "0123abcd"
-STATIC = """
+STATIC = f"""
 slots:
-  try-0: {{deployment: try, revision: {rev}, capacity: 2Gi, graceSeconds: 10, holdSeconds: 60}}
+  try-0: {{deployment: try, revision: "{REVISION}", capacity: 2Gi, graceSeconds: 10, holdSeconds: 60}}
 callers:
-  d000: {{pod: try-0, uid: u0, slot: try-0, component: slot}}
-  d001: {{pod: one, uid: u1, slot: try-0, component: engine, revision: {rev}}}
-  d002: {{pod: two, uid: u2, slot: try-0, component: engine, revision: {rev}}}
+  d000: {{pod: try-0, uid: u-keeper, slot: try-0, component: slot}}
 """
 
 
@@ -57,7 +55,7 @@ class Failed(Exception):
     """The spine does not hold; its one line is for the person who looks."""
 
 
-def until[T](look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+def until[T](look: Callable[[], T], what: str, seconds: float = 240.0) -> T:
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -74,6 +72,8 @@ class Spine:
         self.run = folder / "run"
         self.model = folder / "model"
         self.port = free_port()
+        self.static = folder / "static.yaml"
+        self.static.write_text(STATIC)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *argv: str, **env: str) -> None:
@@ -83,6 +83,11 @@ class Spine:
             )
 
     def engine(self, pod: str, device: str) -> None:
+        """Told to the agent first: one that expects pods waits for all of them before it decides anything."""
+        caller = f'{{pod: {pod}, uid: u-{pod}, slot: try-0, component: engine, revision: "{REVISION}"}}'
+        new = self.static.with_suffix(".new")
+        new.write_text(f"{self.static.read_text()}  {device}: {caller}\n")
+        new.replace(self.static)
         flags = ["--model", str(self.model), "--revision", REVISION, "--run-dir", str(self.run / "d" / device)]
         flags += ["--probe-port", "0", "--grace-seconds", "10", "--served-model-name", "try"]
         self.start(pod, str(BIN / "ling-engine"), "run", *flags)
@@ -201,9 +206,9 @@ def play(spine: Spine, preset: str) -> list[tuple[str, str]]:
 def prepare(spine: Spine, preset: str) -> list[tuple[str, str]]:
     made = time.monotonic()
     spine.start("make-model", str(BIN / "ling-engine"), "make-model", str(spine.model), "--preset", preset)
-    static = spine.folder / "static.yaml"
-    static.write_text(STATIC.format(rev=REVISION))
-    spine.start("agent", str(BIN / "ling-nodeagent"), "serve", "--static", str(static), "--run-dir", str(spine.run))
+    spine.start(
+        "agent", str(BIN / "ling-nodeagent"), "serve", "--static", str(spine.static), "--run-dir", str(spine.run)
+    )
     until(lambda: (spine.run / "d" / "d002" / "fd.sock").exists(), "the agent's folders")
     env = {"LING_RUN": str(spine.run / "d" / "d000"), "LING_PORT": str(spine.port), "LING_ADDRESS": "127.0.0.1"}
     spine.start("keeper", sys.executable, "-m", "ling_nodeagent.keeper", **env, LING_PROBE_PORT=str(free_port()))

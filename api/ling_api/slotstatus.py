@@ -19,6 +19,16 @@ def camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in tail)
 
 
+_NAMES: dict[str, dict[str, str]] = {}
+
+
+def _names(cls: type) -> dict[str, str]:
+    """Camel-cased name -> field name of a dataclass, looked up once."""
+    if cls.__qualname__ not in _NAMES:
+        _NAMES[cls.__qualname__] = {camel(one.name): one.name for one in fields(cls)}
+    return _NAMES[cls.__qualname__]
+
+
 class Plain:
     """Reads and writes a dataclass of plain values under camel-cased names; None is left out."""
 
@@ -27,12 +37,12 @@ class Plain:
     @classmethod
     def from_dict(cls, data: Object) -> Self:
         """Fields of this version only; a null counts as missing."""
-        names = {camel(one.name): one.name for one in fields(cls)}  # type: ignore[arg-type]
+        names = _names(cls)
         return cls(**{names[key]: value for key, value in data.items() if key in names and value is not None})
 
     def to_dict(self) -> dict[str, Any]:
         """What goes to the API server."""
-        pairs = {camel(one.name): getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        pairs = {key: getattr(self, name) for key, name in _names(type(self)).items()}
         return {
             key: dict(value) if isinstance(value, Mapping) else value
             for key, value in pairs.items()

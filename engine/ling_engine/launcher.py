@@ -145,6 +145,7 @@ class Launcher:
     def _from_agent(self, message: pb.AgentMessage) -> None:
         match message.WhichOneof("message"):
             case "welcome":
+                self._post(Event.WELCOMED)
                 self._say_what_is_pending()
             case "go":
                 self._post(Event.GO)

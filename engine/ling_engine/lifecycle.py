@@ -101,10 +101,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase | None, tuple[Action, ...]]] = {
         (phase, _E.STOP): (_P.ENDING, (_A.KILL_SERVER,))
         for phase in (*_NOT_SERVING, _P.ACTIVE, _P.LEAVING, _P.DRAINING)
     },
-    **{
-        (phase, _E.SERVER_EXITED): (_P.GATED, ())
-        for phase in _WITH_SERVER
-    },
+    **{(phase, _E.SERVER_EXITED): (_P.GATED, ()) for phase in _WITH_SERVER},
 }
 _WITH_CODE = (Event.CHECK_FAILED, Event.STOP)
 INTERRUPTED = 7  # a fill that was told to end did not fill

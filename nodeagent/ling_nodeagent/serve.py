@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import resource
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ class LogPublisher:
 async def run(settings: Serve) -> None:
     """Serve until SIGTERM or SIGINT. Raises BadInput (before anything is changed), OSError."""
     stop = asyncio.Event()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 256 folders and every region twice: 1024 is too few
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:

@@ -121,7 +121,7 @@ def _keeper(memory: str, image: str) -> dict[str, Any]:
         },
         "livenessProbe": _probe("/livez", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
         "readinessProbe": _probe("/readyz", periodSeconds=1, timeoutSeconds=2, failureThreshold=2),
-        "lifecycle": {"preStop": {"httpGet": {"path": "/prestop", "port": names.PROBE_PORT}}},
+        "lifecycle": {"preStop": {"exec": {"command": ["python", "-m", "ling_nodeagent.keeper", "leave"]}}},
         "securityContext": {**_CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
     }
 

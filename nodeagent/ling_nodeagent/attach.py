@@ -15,6 +15,7 @@ from ling_api.identity import Identity, nearest
 from . import decisions as do
 from .facts import Ask, Launcher, SetState, Slot, WeightSet
 from .gate import committed, to_drop
+from .weights import unfilled
 
 if TYPE_CHECKING:
     from . import events
@@ -124,13 +125,7 @@ def _fill(
     wanted = {each.set: each for each in launcher.weights}
     for name in missing:
         if name not in slot.sets:
-            each = wanted[name]
-            slot = slot.put_set(
-                WeightSet(
-                    set=name, kind="", role=each.role, rank=each.rank, nbytes=each.nbytes, identity=each.identity,
-                    filler=ask.server,
-                )
-            )  # fmt: skip
+            slot = slot.put_set(unfilled(wanted[name], ask.server))
     granted = tuple(name for name in ask.sets if name not in missing)
     return _attach(slot, granted, ask.server), do.Fill(sets=missing, granted=granted)
 

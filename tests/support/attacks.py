@@ -40,9 +40,9 @@ FIRST, LAST = 10, 200
 PATIENCE = 10.0
 
 
-def directory(last: int) -> dict[str, Any]:
+def directory(last: int, capacity: str) -> dict[str, Any]:
     """The static file, with engines d010 to below `last`; without any also without the other slot's pods."""
-    slot = {"revision": REVISION, "capacity": "64Mi", "graceSeconds": 5, "holdSeconds": 30}
+    slot = {"revision": REVISION, "capacity": capacity, "graceSeconds": 5, "holdSeconds": 30}
     callers: dict[str, Any] = {
         "d000": {"pod": "demo-0", "uid": "u000", "slot": SLOT, "component": "slot"},
     }
@@ -62,7 +62,8 @@ def directory(last: int) -> dict[str, Any]:
 class Scene:
     """`with Scene() as scene`: the processes, with SET sealed in ns/demo-0."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: str = "64Mi") -> None:
+        self._capacity = capacity
         self._stack = ExitStack()
         self._devices = itertools.count(FIRST)
         self.launchers: list[LauncherClient] = []
@@ -99,7 +100,7 @@ class Scene:
 
     def _write(self, last: int) -> None:
         new = self.static.with_suffix(".new")
-        new.write_text(yaml.safe_dump(directory(last)))
+        new.write_text(yaml.safe_dump(directory(last, self._capacity)))
         new.replace(self.static)
 
     def known(self) -> dict[str, Any]:

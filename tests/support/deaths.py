@@ -325,7 +325,7 @@ def _wait(ground: Ground) -> None:
 
 
 def _waits(ground: Ground) -> bool:
-    return any(each["pod"] == "two" and "waiting" in each["phases"] for each in ground.status()["engines"])
+    return any(each["pod"] == "two" and "waiting" in each["phases"] for each in ground.status().get("engines", ()))
 
 
 def _serve(ground: Ground) -> None:
@@ -338,7 +338,7 @@ def _serve(ground: Ground) -> None:
 def _answered(ground: Ground) -> None:
     """A first token has been said of the server, so its death begins no crash loop."""
     ground.ask()
-    ground.until(lambda: any(each["requests"] for each in ground.status()["engines"]), "the request is counted")
+    ground.until(lambda: any(each["requests"] for each in ground.status().get("engines", ())), "the request is counted")
 
 
 def _attach(ground: Ground) -> None:

@@ -133,8 +133,7 @@ def _become(*, program: str, argv: list[str], env: dict[str, str], log: str, nam
         _wrap()
     code = 1
     try:
-        main_of = importlib.import_module(MAINS[program]).main
-        code = int(main_of() if program == "ling_nodeagent.keeper" else main_of(argv))
+        code = int(importlib.import_module(MAINS[program]).main(tuple(argv)))
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:

@@ -109,6 +109,12 @@ def test_a_keeper_with_a_wrong_environment(
     one_line("keeper: ", sentence, capsys)
 
 
+def test_a_keeper_knows_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with nothing_changed(tmp_path):
+        assert keeper.main(("leave", "now")) == 2
+    one_line("keeper: ", "'leave now' is no command: write nothing, or leave", capsys)
+
+
 def one_line(begin: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -27,7 +27,7 @@ from ling_api.errors import AgentUnreachable
 from ling_nodeagent.__main__ import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.support.nursery import Nursery
 
@@ -182,7 +182,7 @@ class Ground:
     def kill(self, victims: Sequence[str]) -> set[str]:
         """Kills these processes of the first engine, agent and keeper; returns which programs must be started again."""
         first = self.engines[0]
-        find = {
+        find: dict[str, Callable[[], list[int]]] = {
             "server": lambda: [first.process("server")],
             "zygote": lambda: [first.process("zygote")],
             "launcher": first.program.all,

@@ -141,7 +141,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "word": Shape({"ready": _flag, "message": _text}),
         "released": _PLAIN,
     },
-    "launcher->agent": {**_BACKS_UP, "hello": _hello("launcher")},
+    "launcher->agent": {**_BACKS_UP, "hello": _hello("launcher"), "pass": _CONNECTIONS},
     "agent->launcher": {**_BACKED_UP, "ticket": Shape(_TICKET), "park": _CONNECTIONS},
     "rank->agent": {
         "hello": _hello("rank", server=_text, rank=_whole(0, 1 << 16)),

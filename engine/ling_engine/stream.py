@@ -22,7 +22,7 @@ from ling_api.v1 import agent_pb2_grpc
 from .channel import Channel, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from .backups import Backups
@@ -69,6 +69,13 @@ class AgentLine:
         """One LauncherMessage; without an agent it is dropped, since the next Hello says what is true."""
         if self._out is not None:
             self._out.put_nowait(pb.LauncherMessage(**message))
+
+    def pass_on(self, fds: Sequence[int]) -> bool:
+        """Offers client connections (duplicates) to whoever serves; `on_parked` if nobody does. False: no agent."""
+        if self._folder is None or not self._welcomed:
+            return False
+        self._folder.put({"op": "pass", "count": len(fds)}, fds)
+        return True
 
     async def flush(self) -> None:
         """Waits, a moment at most, until what was sent is on its way: for a process about to exit."""

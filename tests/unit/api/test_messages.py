@@ -53,7 +53,7 @@ GOOD: dict[str, list[tuple[str, dict[str, Any], int]]] = {
         ("word", {"ready": True, "message": ""}, 0),
         ("released", {}, 0),
     ],
-    "launcher->agent": [*BACKS_UP, ("hello", {"version": 1, "kind": "launcher"}, 0)],
+    "launcher->agent": [*BACKS_UP, ("hello", {"version": 1, "kind": "launcher"}, 0), ("pass", {"count": 2}, 2)],
     "agent->launcher": [*BACKED_UP, ("ticket", TICKET, 0), ("park", {"count": 2}, 2)],
     "rank->agent": [
         ("hello", {"version": 1, "kind": "rank", "server": "s", "rank": 0}, 0),

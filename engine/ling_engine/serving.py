@@ -69,7 +69,7 @@ class SlotServer:
         self._ticks = asyncio.create_task(self._uvicorn.main_loop())
 
     async def accept(self, listener: int, backlog: int) -> None:
-        """Accepts on the listener (the descriptor becomes ours) instead of the one before, if any; not once we drain."""
+        """Accepts on the listener (the descriptor becomes ours) instead of the one before; not once we drain."""
         inode = os.fstat(listener).st_ino
         if self._app.closing or (inode == self._inode and self._acceptor is not None):
             fdpass.close_all([listener])

@@ -100,7 +100,7 @@ _SET_AND_FD: Final = Shape(_ONE_SET, _one_fd)
 _LISTENER: Final = Shape({}, _one_fd)
 _HAVE_LISTENER: Final = Shape({"netns": _whole(0)}, _one_fd)
 _CONNECTIONS: Final = Shape({"count": _whole(1, MAX_FDS)}, _count_fds)
-_MEMBERS: Final = Shape({"members": _members}, optional={"term": _whole(0)})
+_MEMBERS: Final = Shape({"members": _members}, optional={"term": _whole(0, (1 << 32) - 1)})
 _REASON: Final = Shape({"reason": _text})
 _STORED: Final = Shape({**_ONE_SET, "part": _whole(0, _MAX_PARTS - 1)})
 

@@ -143,6 +143,7 @@ WRONG: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("agent->keeper", "listen", {"port": 0, "backlog": 1}, 0, "'port' is wrong"),
     ("agent->launcher", "ticket", {"ticket": "b" * 63}, 0, "'ticket' is wrong"),
     ("agent->launcher", "park", {"count": 0}, 0, "'count' is wrong"),
+    ("keeper->agent", "members", {"members": {}, "term": 1 << 32}, 0, "'term' is wrong"),
     ("agent->launcher", "park", {"count": 3}, 2, "2 descriptors came along; it says 3"),
     ("rank->agent", "fetch", {"re": -1, **TICKET}, 0, "'re' is wrong"),
     ("rank->agent", "fetch", {"re": 1 << 64, **TICKET}, 0, "'re' is wrong"),

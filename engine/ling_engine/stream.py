@@ -91,6 +91,9 @@ class AgentLine:
                 await self._connected_once()
             except (OSError, grpc.RpcError, fdpass.ProtocolError) as error:
                 reason = _words(error)
+            except Exception as error:  # ours: without a line this pod would be deaf for ever, so it is made again
+                _log.exception("agent=line-failed")
+                reason = _words(error)
             else:
                 reason = "stream ended"
             if time.monotonic() - complained > _COMPLAIN_S:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ling_api.errors import AgentUnreachable
+from ling_api.errors import AgentUnreachable, BadInput
 from ling_api.identity import Identity
 from ling_api.v1 import agent_pb2 as pb
 
@@ -82,10 +83,14 @@ class Launcher:
         self._probes = Probes({"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics_text})
 
     async def run(self) -> int:
-        """The exit code, when the table says EXIT."""
+        """The exit code, when the table says EXIT. Raises BadInput for a port that cannot be had."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._post, Event.SIGTERM)
-        port = await self._probes.start(self._settings.probe_port)
+        try:
+            port = await self._probes.start(self._settings.probe_port)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise BadInput(f"--probe-port {self._settings.probe_port}: cannot listen there: {reason}") from error
         _log.info("launcher=started command=%s probes=%d", self._settings.command, port)
         self._processes.start()
         self._describe()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -332,6 +333,14 @@ async def test_a_bad_model_ends_run_with_2_before_any_hello(stage: Stage) -> Non
     assert await engine.exit() == 2
     assert "ling-engine: told to fail at describe" in engine.log
     assert stage.one.hello is None
+
+
+async def test_a_taken_probe_port_ends_run_with_2_and_one_line(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        engine = await stage.engine(stage.one, "--probe-port", str(port))
+        assert await engine.exit() == 2
+    assert engine.log == f"ling-engine: --probe-port {port}: cannot listen there: Address already in use\n"
 
 
 async def test_refused_ends_the_server_with_3(stage: Stage) -> None:

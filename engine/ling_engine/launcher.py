@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ling_api import fdpass
 from ling_api.errors import AgentUnreachable, BadInput
 from ling_api.identity import Identity
 from ling_api.v1 import agent_pb2 as pb
@@ -48,6 +49,7 @@ async def launch(settings: EngineSettings) -> int:
     """Runs until told to end; returns the exit code. Raises AgentUnreachable."""
     if not settings.run_dir.is_dir():
         raise AgentUnreachable(f"--run-dir {settings.run_dir}: no such folder; the node agent mounts it into the pod")
+    fdpass.allow_many()  # the server has one for each client, parked ones are here
     launcher = Launcher(settings)
     try:
         return await launcher.run()

@@ -72,10 +72,6 @@ class Processes:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
-    @property
-    def zygote_pid(self) -> int:
-        return self._zygote_pid
-
     def start(self) -> None:
         """Starts a zygote; requests wait in its socket until it has imported everything."""
         if self._closed:

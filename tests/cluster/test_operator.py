@@ -193,13 +193,14 @@ async def tell(plane: apiserver.ControlPlane, place: Place, story: list[Object |
 
 
 def deaths_of(story: list[Object | None], writes: list[int]) -> list[int]:
-    """Every k of the story. Its first chapter is `apply`, whose every k is that story's: only its last is taken again.
+    """Every k. A story that goes on after `apply` begins with that story's last k: the earlier ones were tried there.
 
-    Of the long stories each third k, the first and the last, unless LING_EVERY_WRITE=1 asks for all.
+    Of the long ones the first two, each third and the last, unless LING_EVERY_WRITE=1 asks for all.
     """
-    first = writes[0] if len(story) > 1 else 1
-    every = list(range(first, writes[-1] + 1))
-    if len(every) <= 12 or os.environ.get("LING_EVERY_WRITE") == "1":
+    if len(story) == 1:
+        return list(range(1, writes[-1] + 1))
+    every = list(range(writes[0], writes[-1] + 1))
+    if os.environ.get("LING_EVERY_WRITE") == "1":
         return every
     return sorted({every[0], *every[1::3], every[-1]})
 

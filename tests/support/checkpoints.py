@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ling_engine.reference import checkpoint, config, weights
+from ling_engine.reference import checkpoint, config, matching, weights
+from ling_engine.reference.bounds import Bounds
+from ling_engine.reference.generate import Decoder
 from ling_engine.reference.model import Ling
 from ling_engine.reference.presets import PRESETS
 from ling_engine.reference.tensorfile import header_of
 from ling_engine.reference.weights import bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
     from ling_engine.reference.config import Config
+    from ling_engine.reference.sequence import Sequence
 
 torch.set_num_threads(1)  # tiny products: a second thread only waits
 
@@ -55,8 +58,16 @@ def loaded(folder: Path) -> tuple[Ling, Config]:
     c = config.read(folder)
     model = Ling(c)
     model.to_empty(device="cpu")
-    weights.load(folder, model, c.num_hidden_layers, lambda _done: None)
+    weights.load(folder, model, matching.target(c.num_hidden_layers), lambda _done: None)
     return model, c
+
+
+def greedy(
+    model: Ling, sequence: Sequence, prompt: list[int], limit: int, eos: int | None, wanted: Callable[[], bool]
+) -> Iterator[int]:
+    """The ids that the model gives without a draft."""
+    for found in Decoder(model, sequence).generate(prompt, Bounds(limit=limit, eos=eos), wanted):
+        yield from found.tokens
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.support.checkpoints import loaded, save, tensors_of, tiny
+from tests.support.checkpoints import greedy, loaded, save, tensors_of, tiny
 
-from ling_engine.reference.generate import greedy
 from ling_engine.reference.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def test_a_step_that_is_not_committed_leaves_no_trace(small: tuple[Ling, Config]
     """What a verify of refused drafts relies on."""
     model, c = small
     sequence = Sequence.allocate(c, 64)
-    sequence.commit(model(torch.tensor([5, 6, 7]), sequence))
+    sequence.commit(model(torch.tensor([5, 6, 7]), sequence), 3)
     before = model(torch.tensor([8]), sequence).hidden
     model(torch.tensor([9, 10, 11, 12, 13]), sequence)
     assert torch.equal(model(torch.tensor([8]), sequence).hidden, before)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ling_engine.reference import checkpoint, config, matching, weights
+from ling_engine.reference import config, matching, tokenizer, weights, writer
 from ling_engine.reference.bounds import Bounds
 from ling_engine.reference.generate import Decoder
 from ling_engine.reference.model import Ling
-from ling_engine.reference.presets import PRESETS
+from ling_engine.reference.presets import BOS, EOS, PRESETS
+from ling_engine.reference.randoms import RandomParameters
 from ling_engine.reference.tensorfile import header_of
 from ling_engine.reference.weights import bytes_of
 
@@ -43,9 +44,10 @@ def tiny(folder: Path, seed: int = 0, **keys: Any) -> str:
     """Writes a tiny checkpoint, config.json changed by `keys`; returns its content hash, 64 hex digits."""
     folder.mkdir(parents=True, exist_ok=True)
     changed = {**TINY, **keys}
-    known = json.dumps([changed, seed, checkpoint._SHARD])
+    known = json.dumps([changed, seed, writer._SHARD])
     if known not in _written:
-        content = checkpoint.write(folder, changed, dict(Ling(config.parse(changed)).named_parameters()), seed)
+        parameters = dict(Ling(config.parse(changed)).named_parameters())
+        content = writer.write(folder, changed, parameters, RandomParameters(seed), tokenizer.files(BOS, EOS))
         _written[known] = content, {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     content, files = _written[known]
     for name, raw in files.items():

@@ -28,6 +28,11 @@ class Decoder:
     def __init__(self, model: Ling, sequence: Sequence, draft: Draft | None = None) -> None:
         self._model, self._sequence, self._draft = model, sequence, draft
 
+    @property
+    def window(self) -> int:
+        """Tokens that the draft proposes a round; 0 = there is none."""
+        return self._draft.window if self._draft else 0
+
     def generate(self, prompt: Ids[int], bounds: Bounds, wanted: Callable[[], bool]) -> Iterator[Round]:
         """Rounds of the tokens behind the prompt (at least one id), until `wanted()` is false before one.
 

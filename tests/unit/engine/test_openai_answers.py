@@ -10,7 +10,7 @@ import pytest
 
 from ling_engine import requests
 from ling_engine.reference import app
-from ling_engine.reference.bounds import Bounds, Sampling
+from ling_engine.reference.bounds import Bounds
 from ling_engine.reference.generations import Generation, Overloaded
 from ling_engine.reference.openai_answer import Answer
 from ling_engine.reference.openai_request import Ask, Offer

@@ -12,7 +12,7 @@ import torch
 from tests.support.checkpoints import TINY, loaded, save, tensors_of, tiny
 
 from ling_api.errors import BadInput, FillFailed
-from ling_engine.reference import checkpoint, config, matching, tokenizer, weights
+from ling_engine.reference import checkpoint, config, matching, tokenizer, weights, writer
 from ling_engine.reference.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_shards_and_their_index_load_like_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = tiny(tmp_path / "one")
-    monkeypatch.setattr(checkpoint, "_SHARD", 300_000)
+    monkeypatch.setattr(writer, "_SHARD", 300_000)
     many = tiny(tmp_path / "many")
     shards = sorted(file.name for file in (tmp_path / "many").glob("*.safetensors"))
     assert len(shards) > 3

@@ -7,8 +7,8 @@ import torch
 from tests.support.checkpoints import TINY
 
 from ling_engine.reference import kda
-from ling_engine.reference.delta import chunked, recurrent
 from ling_engine.reference.config import parse
+from ling_engine.reference.delta import chunked, recurrent
 from ling_engine.reference.layers import rotate, rotations
 from ling_engine.reference.mla import Mla
 from ling_engine.reference.moe import FEW_ROWS, Glu, Moe, Router

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from ling_engine.reference.writer import Numbers
+
 _WRITERS = ("o_proj.weight", "dense.weight", "down_proj.weight")
 _MARKOV = 16.0  # what the Markov head adds to the score of the token behind; others get about a tenth of it
 
@@ -62,7 +64,7 @@ def behind(seed: int, vocabulary: int) -> list[int]:
     return following
 
 
-def fill(module: nn.Module, numbers: PredictableParameters, prefix: str = "") -> None:
+def fill(module: nn.Module, numbers: Numbers, prefix: str = "") -> None:
     """Gives the module's parameters storage and values; `prefix` stands before their names in a checkpoint."""
     module.to_empty(device="cpu")
     for name, parameter in module.named_parameters():

@@ -88,7 +88,7 @@ def dspark_keys(target: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu",
         "num_hidden_layers": 5,
         "block_size": 8,
-        "target_layer_ids": [(i + 1) * layers // 6 for i in range(5)],
+        "target_layer_ids": sorted({(i + 1) * layers // 6 for i in range(5)}),
         "mask_token_id": MASK,
         "markov_head_type": "vanilla",
         "markov_rank": 256,

@@ -129,7 +129,7 @@ def test_the_plan_counts_the_draft(made: Path) -> None:
     plans = {how.algorithm: RUNTIME.describe(settings(made, how)).plan for how in (PLAIN, NEXTN, DSPARK)}
     room, width, heads = 128 + 4, 16, 2
     assert plans["DSPARK"].private["draft_kv"] == 5 * 2 * room * heads * width * 4 + room * width * 4
-    assert plans["NEXTN"].private["draft_kv"] == (128 + 3) * ((32 + 32) * 4 + 32 * 4)
+    assert plans["NEXTN"].private["draft_kv"] == (128 + 3) * ((32 + 8) * 4 + 8 * 4)
     assert plans["None"].total < min(plans["NEXTN"].total, plans["DSPARK"].total)
 
 

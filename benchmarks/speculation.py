@@ -1,8 +1,8 @@
 """Tokens per second of the reference engine with and without a draft, on this machine's CPU.
 
-The target is predictable and dense, and larger than any cache: a step takes as long as reading its weights does, however
-few rows it has, which is what speculation lives from. With experts (`--experts`) each further row reads experts of its
-own, so there is less to win: reported, without a goal. Runs alternate between the ways of decoding; medians count.
+The target is predictable and dense, and larger than any cache: a step takes as long as reading its weights does,
+however few rows it has, which is what speculation lives from. With experts (`--experts`) each further row reads experts
+of its own, so there is less to win: reported, without a goal. Runs alternate between the ways of decoding; medians count.
 """
 
 from __future__ import annotations

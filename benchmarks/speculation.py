@@ -2,7 +2,7 @@
 
 The target is predictable and dense, and larger than any cache: a step takes as long as reading its weights does,
 however few rows it has, which is what speculation lives from. With experts (`--experts`) each further row reads experts
-of its own, so there is less to win: reported, without a goal. Runs alternate between the ways of decoding; medians count.
+of its own, so there is less to win: reported, without a goal. Runs alternate between the ways; medians count.
 """
 
 from __future__ import annotations
@@ -58,12 +58,14 @@ def answer(bench: Bench, way: str, limit: int) -> Run:
     return Run(tokens, (limit - 1) / (time.perf_counter() - began), (limit - 1) / rounds)
 
 
-def measure(keys: dict[str, Any], accept: float, limit: int, repeats: int) -> Iterator[str]:
-    """A line for each figure: name, value, unit, goal, whether it is met."""
+def measure(keys: dict[str, Any], accept: float, dial: float | None, limit: int, repeats: int) -> Iterator[str]:
+    """A line for each figure: name, value, unit, goal, whether it is met. Without a dial it is searched."""
     kind = "dense" if keys["first_k_dense_replace"] == keys["num_hidden_layers"] else "experts"
     bench = Bench(keys, dspark_keys(keys), 0)
-    dial = bench.search("nextn", accept)
+    if dial is None:
+        dial = bench.search("nextn", accept)
     bench.fill(dial)
+    yield f"{kind}_dial {dial:g} - - ok"
     yield f"{kind}_weights {sum(p.nbytes for p in bench.target.parameters()) / 2**20:.0f} MiB - ok"
     yield f"{kind}_acceptance {bench.measure('nextn').acceptance:.3f} - - ok"
     runs: dict[str, list[Run]] = {way: [] for way in WAYS}
@@ -86,6 +88,7 @@ def main(argv: Sequence[str]) -> int:
     """0 when every goal is met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__)
     parser.add_argument("--accept", type=float, default=0.8, help="how often a draft is right (default: 0.8)")
+    parser.add_argument("--dial", type=float, help="as an earlier run printed it: not searched again")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer (default: 64)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -94,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     torch.set_num_threads(args.threads)
     keys = SHAPE if args.experts else {**SHAPE, "first_k_dense_replace": SHAPE["num_hidden_layers"]}
     lines = []
-    for line in measure(keys, args.accept, args.tokens, args.repeats):
+    for line in measure(keys, args.accept, args.dial, args.tokens, args.repeats):
         print(line, flush=True)
         lines.append(line)
     return int(any(line.endswith("MISS") for line in lines))

@@ -105,7 +105,7 @@ async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, ident
         manifest = sealed.read_manifest(handed.manifest)
         sealed.check(handed, manifest, identity=identity, rank=twin.rank, kind=cohort.memory.kind)
         sealed.check_tensors(twin.specs(), manifest.tensors)
-        sealed.check_revision(cohort.revision, manifest.content)
+        sealed.check_revision(cohort.revision_of(twin.role), manifest.content)
         cohort.tell("read")
         mapping = cohort.memory.map(handed.regions, handed.sizes, writable=False)
     finally:

@@ -44,3 +44,7 @@ class Cohort:
     tell: Callable[[str], None]
     progress: Callable[[float], None]
     revision: str  # "sha256:<hex>" that the checkpoint must have, or ""
+
+    def revision_of(self, role: str) -> str:
+        """What is asked of this set's content: an external draft is a checkpoint of its own."""
+        return "" if role == "dspark" else self.revision

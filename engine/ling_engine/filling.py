@@ -58,7 +58,7 @@ class Fill:
             mapping = memory.map(self._fds, layout.sizes, writable=True)
             await self._cohort.thread.run(self._twin.bind, mapping, layout)
             content = await self._load()
-            sealed.check_revision(self._cohort.revision, content)
+            sealed.check_revision(self._cohort.revision_of(self._twin.role), content)
             mapping.make_read_only(self._fds)
             self._cohort.tell("loaded")
             regions = await asyncio.to_thread(checks.checksum_regions, mapping, layout.sizes)

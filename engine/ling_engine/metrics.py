@@ -25,6 +25,11 @@ class ServerMetrics:
         self._requests = Counter("ling_requests", "Answered requests.", ["path", "status"], registry=registry)
         self._failed = Counter("ling_requests_failed", "Failed generations.", ["reason"], registry=registry)
         self._tokens = Counter("ling_output_tokens", "Tokens emitted.", registry=registry)
+        self._rounds = Counter("ling_verify_rounds", "Steps of the target that verified drafts.", registry=registry)
+        self._accepted = Counter(
+            "ling_accepted_tokens", "Tokens that verify rounds gave; by round: the accept length.", registry=registry
+        )
+        self._correct = Counter("ling_correct_drafts", "Drafts that the target agreed with.", registry=registry)
         self._ttft = Histogram(
             "ling_time_to_first_token_seconds", "From request to first token.", buckets=TTFT_BUCKETS, registry=registry
         )
@@ -52,6 +57,9 @@ class ServerMetrics:
         self.output_tokens += record.tokens
         self._in_flight.set(self.in_flight)
         self._tokens.inc(record.tokens)
+        self._rounds.inc(record.rounds)
+        self._accepted.inc(record.accepted)
+        self._correct.inc(record.correct)
         if record.ttft is not None:
             self._ttft.observe(record.ttft)
             self._recent_ttft.append(record.ttft)

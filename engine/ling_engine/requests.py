@@ -19,6 +19,9 @@ class RequestRecord:
     first: float = 0.0  # when the first token was emitted
     last: float = 0.0
     tokens: int = 0
+    rounds: int = 0  # of speculative decoding: how often the target verified drafts
+    accepted: int = 0  # tokens that those rounds gave
+    correct: int = 0  # drafts that the target agreed with
 
     def token(self, count: int = 1) -> None:
         """`count` tokens were emitted just now."""
@@ -27,6 +30,10 @@ class RequestRecord:
             self.first = now
         self.last = now
         self.tokens += count
+
+    def verified(self, rounds: int, accepted: int, correct: int) -> None:
+        """So much speculative decoding in all, up to now."""
+        self.rounds, self.accepted, self.correct = rounds, accepted, correct
 
     @property
     def ttft(self) -> float | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from .decoding import PLAIN, Decoding
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -30,6 +32,7 @@ class ModelSettings:
     context_length: int
     max_queue: int
     served_name: str
+    decoding: Decoding = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ class WeightTwin(Protocol):
     def load(self, progress: Callable[[float], None]) -> str:
         """Reads the checkpoint into the bound parameters (filling rank only); returns the sha256 of its bytes.
 
+        "" = not known: the set is a part of a checkpoint and no revision asked for the rest to be read.
         Raises FillFailed when a tensor is unused or missing; `progress` takes 0..1.
         """
 

@@ -11,11 +11,13 @@ import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ling_api import names
 from ling_api.errors import BadInput
 
+from . import decoding
+from .decoding import PLAIN, Decoding
 from .runtime import ModelSettings
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class EngineSettings:
     run_dir: Path
     probe_port: int  # 0 = any free port
     runtime: str
+    decoding: Decoding = PLAIN
 
     def model_settings(self) -> ModelSettings:
         return ModelSettings(
@@ -54,6 +57,7 @@ class EngineSettings:
             context_length=self.context_length,
             max_queue=self.max_queue,
             served_name=self.served_name,
+            decoding=self.decoding,
         )
 
     def to_json(self) -> str:
@@ -63,7 +67,10 @@ class EngineSettings:
     @classmethod
     def from_json(cls, text: str) -> EngineSettings:
         settings = cls(**json.loads(text))
-        return replace(settings, model=Path(settings.model), run_dir=Path(settings.run_dir))
+        spelled: Any = settings.decoding
+        return replace(
+            settings, model=Path(settings.model), run_dir=Path(settings.run_dir), decoding=Decoding(**spelled)
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,6 +101,7 @@ def _add_flags(command: argparse.ArgumentParser, name: str, env: Mapping[str, st
     add("--context-length", default="4096", metavar="TOKENS")
     add("--max-queue", default="4096", metavar="REQUESTS", help="more than this waiting: answered 429")
     add("--runtime", default=env.get(names.ENV_RUNTIME, "reference"), metavar="reference|MODULE:ATTRIBUTE")
+    decoding.add_flags(command)
     if name == "check":
         return
     add("--revision", required=True, metavar="REV8", help="revision of the LingDeployment's engine part, 8 hex digits")
@@ -120,6 +128,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> EngineSet
         run_dir=Path(getattr(args, "run_dir", names.RUN_DIR)).absolute(),
         probe_port=_whole("--probe-port", getattr(args, "probe_port", str(names.PROBE_PORT)), 0, 65535),
         runtime=_runtime(args.runtime),
+        decoding=decoding.read(args),
     )
 
 

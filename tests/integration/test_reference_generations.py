@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import torch
-from tests.support.checkpoints import TINY, loaded, save, tensors_of, tiny
+from tests.support.checkpoints import TINY, greedy, loaded, save, tensors_of, tiny
 
 from ling_api.errors import BadInput, FillFailed
 from ling_api.identity import difference
 from ling_api.manifest import plan_layout
 from ling_api.memory.memfd import MemfdMemory
 from ling_engine.reference import app
+from ling_engine.reference.bounds import Bounds
+from ling_engine.reference.generate import Decoder
 from ling_engine.reference.generations import Generations, Overloaded
 from ling_engine.reference.openai_request import Offer
 from ling_engine.reference.runtime import RUNTIME
@@ -51,9 +53,11 @@ class SlowModel:
 
 
 class NoSequence:
+    length = 0
+
     def restart(self) -> None: ...
 
-    def commit(self, step: Step) -> None: ...
+    def commit(self, step: Step, rows: int) -> None: ...
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def slow() -> Iterator[SlowModel]:
 
 
 def queue(model: SlowModel, most: int) -> Generations:
-    return Generations(model, NoSequence(), most)  # type: ignore[arg-type]  # all that is asked of them
+    return Generations(Decoder(model, NoSequence()), most)  # type: ignore[arg-type]  # all that is asked of them
 
 
 async def until(condition: Any) -> None:
@@ -75,7 +79,7 @@ async def until(condition: Any) -> None:
 
 async def test_requests_are_answered_in_order_and_tokens_come_as_they_are_computed(slow: SlowModel) -> None:
     generations = queue(slow, 4)
-    one, two = generations.submit([1], 2, None), generations.submit([1], 1, None)
+    one, two = generations.submit([1], Bounds(limit=2)), generations.submit([1], Bounds(limit=1))
     tokens = one.tokens()
     slow.permits.release()
     assert await anext(tokens) == 120
@@ -87,13 +91,13 @@ async def test_requests_are_answered_in_order_and_tokens_come_as_they_are_comput
 
 async def test_the_queue_is_bounded_and_a_cancelled_request_leaves_it(slow: SlowModel) -> None:
     generations = queue(slow, 2)
-    running = generations.submit([1], 1, None)
+    running = generations.submit([1], Bounds(limit=1))
     await until(lambda: running not in generations._waiting)
-    waiting = [generations.submit([1], 1, None) for _ in range(2)]
+    waiting = [generations.submit([1], Bounds(limit=1)) for _ in range(2)]
     with pytest.raises(Overloaded):
-        generations.submit([1], 1, None)
+        generations.submit([1], Bounds(limit=1))
     waiting[0].cancel()
-    last = generations.submit([1], 1, None)
+    last = generations.submit([1], Bounds(limit=1))
     slow.permits.release(3)
     assert [token async for token in waiting[0].tokens()] == []
     assert [token async for token in last.tokens()] == [120]
@@ -102,11 +106,11 @@ async def test_the_queue_is_bounded_and_a_cancelled_request_leaves_it(slow: Slow
 
 async def test_what_the_computation_raises_reaches_the_reader_and_the_queue_lives_on(slow: SlowModel) -> None:
     generations = queue(slow, 2)
-    wrong = generations.submit(["no id"], 1, None)  # type: ignore[list-item]  # it is to fail
+    wrong = generations.submit(["no id"], Bounds(limit=1))  # type: ignore[list-item]  # it is to fail
     with pytest.raises((TypeError, ValueError)):
         await anext(wrong.tokens())
     slow.permits.release()
-    assert [token async for token in generations.submit([1], 1, None).tokens()] == [120]
+    assert [token async for token in generations.submit([1], Bounds(limit=1)).tokens()] == [120]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -136,11 +140,11 @@ async def test_a_client_that_goes_away_cancels_its_generation(slow: SlowModel, s
     slow.permits.release(10)
     again = queue(slow, 2)
     assert slow.steps <= 4
-    assert again.now([1], 1) == [120]
+    assert again.now([1], Bounds(limit=1)) == [120]
 
 
 async def test_a_long_generation_leaves_the_event_loop_alive(slow: SlowModel) -> None:
-    generation = queue(slow, 2).submit([1], 5, None)
+    generation = queue(slow, 2).submit([1], Bounds(limit=5))
     await asyncio.wait_for(asyncio.sleep(0), 1)
     slow.permits.release(5)
     assert len([token async for token in generation.tokens()]) == 5
@@ -171,7 +175,6 @@ async def test_the_runtime_fills_shared_memory_gives_up_writing_and_answers(tmp_
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         first, second = [(await client.post("/v1/completions", json=body)).json() for _ in range(2)]
     model, c = loaded(tmp_path)
-    from ling_engine.reference.generate import greedy
     from ling_engine.reference.sequence import Sequence
 
     wanted = list(greedy(model, Sequence.allocate(c, 128), [1, 2, 3], 6, 257, lambda: True))
@@ -183,7 +186,7 @@ async def test_the_runtime_fills_shared_memory_gives_up_writing_and_answers(tmp_
 def test_content_that_is_not_the_revision_is_refused(tmp_path: Path) -> None:
     tiny(tmp_path)
     served = RUNTIME.open(settings(tmp_path, revision="sha256:" + "0" * 64))
-    served._model.to_empty(device="cpu")  # type: ignore[attr-defined]  # storage, without a mapping
+    served.twins[0].module.to_empty(device="cpu")  # type: ignore[attr-defined]  # storage, without a mapping
     with pytest.raises(FillFailed, match=r"model\.revision says sha256:0000"):
         served.twins[0].load(lambda _done: None)
 

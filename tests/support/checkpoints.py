@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ling_engine.reference import checkpoint, config, weights
+from ling_engine.reference import config, matching, tokenizer, weights, writer
+from ling_engine.reference.bounds import Bounds
+from ling_engine.reference.generate import Decoder
 from ling_engine.reference.model import Ling
-from ling_engine.reference.presets import PRESETS
+from ling_engine.reference.presets import BOS, EOS, PRESETS
+from ling_engine.reference.randoms import RandomParameters
 from ling_engine.reference.tensorfile import header_of
 from ling_engine.reference.weights import bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
     from ling_engine.reference.config import Config
+    from ling_engine.reference.sequence import Sequence
 
 torch.set_num_threads(1)  # tiny products: a second thread only waits
 
@@ -40,9 +44,10 @@ def tiny(folder: Path, seed: int = 0, **keys: Any) -> str:
     """Writes a tiny checkpoint, config.json changed by `keys`; returns its content hash, 64 hex digits."""
     folder.mkdir(parents=True, exist_ok=True)
     changed = {**TINY, **keys}
-    known = json.dumps([changed, seed, checkpoint._SHARD])
+    known = json.dumps([changed, seed, writer._SHARD])
     if known not in _written:
-        content = checkpoint.write(folder, changed, dict(Ling(config.parse(changed)).named_parameters()), seed)
+        parameters = dict(Ling(config.parse(changed)).named_parameters())
+        content = writer.write(folder, changed, parameters, RandomParameters(seed), tokenizer.files(BOS, EOS))
         _written[known] = content, {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     content, files = _written[known]
     for name, raw in files.items():
@@ -55,8 +60,16 @@ def loaded(folder: Path) -> tuple[Ling, Config]:
     c = config.read(folder)
     model = Ling(c)
     model.to_empty(device="cpu")
-    weights.load(folder, model, c.num_hidden_layers, lambda _done: None)
+    weights.load(folder, model, matching.target(c.num_hidden_layers), lambda _done: None)
     return model, c
+
+
+def greedy(
+    model: Ling, sequence: Sequence, prompt: list[int], limit: int, eos: int | None, wanted: Callable[[], bool]
+) -> Iterator[int]:
+    """The ids that the model gives without a draft."""
+    for found in Decoder(model, sequence).generate(prompt, Bounds(limit=limit, eos=eos), wanted):
+        yield from found.tokens
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -31,20 +32,23 @@ def build(generations: Generations, offer: Offer) -> Starlette:
     card["max_model_len"] = offer.context
 
     async def completions(request: Request) -> Response:
-        return await answer(request, openai_request.completion(await request.body(), offer), chat=False)
+        return await answer(
+            request, openai_request.completion(await request.body(), offer, secrets.randbits(63)), chat=False
+        )
 
     async def chat(request: Request) -> Response:
-        return await answer(request, openai_request.chat(await request.body(), offer), chat=True)
+        ask = openai_request.chat(await request.body(), offer, secrets.randbits(63))
+        return await answer(request, ask, chat=True)
 
     async def answer(request: Request, ask: Ask, *, chat: bool) -> Response:
-        generation = generations.submit(ask.prompt, ask.limit, ask.eos)
+        generation = generations.submit(ask.prompt, ask.bounds)
         form = Form(chat=chat, model=offer.model, prompt_tokens=len(ask.prompt), usage=ask.usage)
         if ask.stream:
             return EventStream(events(generation, ask, form), generation)
         said = Answer(ask)
         async with while_connected(request.receive, generation):
             text = "".join([piece async for piece in texts(generation, said)])
-        return JSONResponse(form.whole(text, said.finish, said.tokens))
+        return JSONResponse(form.whole(text, said.finish, said.tokens, generation.counts))
 
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [card]})

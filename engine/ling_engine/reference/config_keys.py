@@ -37,9 +37,9 @@ DTYPES = {None: "float32", "float32": "float32", "fp32": "float32", "bfloat16": 
 GATES = {None: True, "head_wise": True, "element_wise": False}
 
 
-def check_fixed(keys: Mapping[str, Any]) -> None:
+def check_fixed(keys: Mapping[str, Any], fixed: Mapping[str, tuple[tuple[Any, ...], str]] = FIXED) -> None:
     """Raises BadInput for the first key whose value asks for something that is not implemented."""
-    for key, (known, why) in FIXED.items():
+    for key, (known, why) in fixed.items():
         value = keys.get(key)
         if not any(value == k and type(value) is type(k) for k in known):
             raise BadInput(f"{key} is {json.dumps(value)}: {why}")

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 _LAYOUT = {"tp": 1, "pp": 1, "ep": 1, "dp": 1, "cp": 1}
 
 
-def identity_of(folder: Path, keys: Mapping[str, Any], c: Config, shards: Sequence[Shard], revision: str) -> Identity:
-    """The target's. `keys` is config.json as it stands; shards are known by name, size, time and header."""
+def identity_of(
+    role: str, folder: Path, keys: Mapping[str, Any], c: Config, shards: Sequence[Shard], revision: str
+) -> Identity:
+    """`keys` is config.json as it stands; shards are known by name, size, time and header."""
     index = folder / INDEX
     return Identity.of(
-        "target",
+        role,
         {
             "config": keys,
             "index": _sha256(index) if index.exists() else None,

@@ -1,8 +1,7 @@
 """Kimi Delta Attention: a state per head that decays along the key's channels and learns by the delta rule.
 
-Two forms that must agree: `recurrent`, one step at a time, and `chunked`, which solves 16 steps at once (with a decay
-of at least e^-5 a step, e^80 is what fp32 still holds). A layer never changes the state it is given: it returns the
-next one, and whoever owns the sequence commits it.
+A layer never changes the state it is given: it returns what its step did, and whoever owns the sequence commits as many
+rows of it as turn out to be right.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ling_engine.reference.delta import chunked, recurrent
 from ling_engine.reference.layers import Linear, Norm, Weight, inverse_norm, parameter
 
 if TYPE_CHECKING:
     from ling_engine.reference.config import Config
-
-CHUNK = 16
 
 
 class KdaState(NamedTuple):
@@ -28,42 +26,22 @@ class KdaState(NamedTuple):
     memory: Tensor  # [H, V, K] fp32
 
 
-def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """q, k, v, g [H, T, K] and beta [H, T], fp32 -> outputs [H, T, V] and the memory after them."""
-    decay, out = g.exp(), []
-    for t in range(q.shape[1]):
-        memory = memory * decay[:, t, None]
-        u = beta[:, t, None, None] * (v[:, t, :, None] - memory @ k[:, t, :, None])
-        memory = torch.addcmul(memory, u, k[:, t, None])
-        out.append(memory @ q[:, t, :, None])
-    return torch.cat(out, -1).mT, memory
+class KdaStep(NamedTuple):
+    """What a step of T rows did to a KDA layer: enough to replay the first of them and drop the others."""
 
+    rows: Tensor  # [kernel - 1 + T, 3 · H · K]: inputs of the short convolution, the carried ones first
+    before: Tensor  # the memory that the step began with
+    after: Tensor  # the memory behind its last row
+    updates: tuple[Tensor, Tensor, Tensor, Tensor]  # k, v, g [H, T, K] and beta [H, T] of the delta rule
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """The same. Within a chunk the corrections u solve (I + L) u = β (v - k⁺ S₀ᵀ), L lower triangular."""
-    steps = q.shape[1]
-    size = min(CHUNK, steps)
-    pad = -steps % size  # empty steps: no decay, nothing learnt
-    if pad:
-        q, k, v, g = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v, g))
-        beta = F.pad(beta, (0, pad))
-    q, k, v, g = (torch.unflatten(x, 1, (-1, size)) for x in (q, k, v, g))
-    beta = torch.unflatten(beta, 1, (-1, size)).unsqueeze(-1)
-    total = g.cumsum(2)
-    grown, last = total.exp(), total[:, :, -1:]
-    q, k_up, k_down = q * grown, k * grown, k * (-total).exp()
-    lower = beta * (k_up @ k_down.mT).tril(-1)
-    solved = torch.linalg.solve_triangular(
-        lower, torch.cat((beta * v, beta * k_up), -1), upper=False, unitriangular=True
-    )
-    fresh, seen = torch.split(solved, [v.shape[-1], k.shape[-1]], -1)
-    within, kept, k_left = (q @ k_down.mT).tril(), last.exp(), k * (last - total).exp()
-    out = []
-    for n in range(q.shape[1]):
-        u = fresh[:, n] - seen[:, n] @ memory.mT
-        out.append(q[:, n] @ memory.mT + within[:, n] @ u)
-        memory = memory * kept[:, n] + u.mT @ k_left[:, n]
-    return torch.cat(out, 1)[:, :steps], memory
+    def state(self, kept: int) -> KdaState:
+        """The state behind the first `kept` rows, at least one."""
+        steps = self.updates[0].shape[1]
+        memory = self.after
+        if kept < steps:
+            k, v, g, beta = (update[:, :kept] for update in self.updates)
+            _, memory = chunked(k, k, v, g, beta, self.before)  # any query will do: nobody reads the outputs
+        return KdaState(self.rows[kept : len(self.rows) - steps + kept].clone(), memory)
 
 
 class Kda(nn.Module):
@@ -84,8 +62,8 @@ class Kda(nn.Module):
         self.o_norm = Norm(self.width, 1e-6, dtype)  # the model code fixes this eps
         self.o_proj = Linear(c.hidden_size, size, dtype=dtype)
 
-    def forward(self, x: Tensor, state: KdaState) -> tuple[Tensor, KdaState]:
-        """x [T, D] -> y [T, D] and the state after its last token."""
+    def forward(self, x: Tensor, state: KdaState) -> tuple[Tensor, KdaStep]:
+        """x [T, D] -> y [T, D] and what these rows do to the state."""
         rows = torch.cat((state.conv, torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1)))
         mixed = self._convolve(rows).view(len(x), 3, self.heads, self.width).permute(1, 2, 0, 3)
         v = mixed[2]
@@ -98,7 +76,7 @@ class Kda(nn.Module):
         out, memory = form(q, k, v, g, beta, state.memory)
         y = self.o_norm(out) * self._heads(self.g_proj(x).float()).sigmoid()
         y = self.o_proj(y.transpose(0, 1).flatten(1).to(x.dtype))
-        return y, KdaState(rows[len(x) :].clone(), memory)
+        return y, KdaStep(rows, state.memory, memory, (k, v, g, beta))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(len(x), self.heads, self.width).transpose(0, 1)

@@ -61,3 +61,9 @@ def rotate(x: Tensor, by: Tensor) -> Tensor:
     """Rotates the pairs (x0, x1), (x2, x3).. of x [T, heads, width] by `by` [T, width / 2] complex."""
     pairs = torch.view_as_complex(torch.unflatten(x.float(), -1, (-1, 2)))
     return torch.view_as_real(pairs * by[:, None]).flatten(-2).to(x.dtype)
+
+
+def rotate_halves(x: Tensor, by: Tensor) -> Tensor:
+    """The same with pairs (x0, x_half), (x1, x_half+1)..: the other of the two customs."""
+    pairs = torch.complex(*x.float().chunk(2, -1)) * by[:, None]
+    return torch.cat((pairs.real, pairs.imag), -1).to(x.dtype)

@@ -1,7 +1,8 @@
 """Which tensor of a checkpoint fills which parameter.
 
 Every tensor of the files must have a parameter and every parameter a tensor; whatever is left over on either side is an
-error that names it. Tensors of layers behind the last one belong to the NEXTN draft and are set aside.
+error that names it. A checkpoint may hold tensors of another weight set (the target's files those of the NEXTN draft):
+a set's naming says which are its own and under which name; the others are set aside.
 """
 
 from __future__ import annotations
@@ -12,17 +13,43 @@ from typing import TYPE_CHECKING
 from ling_api.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
     from ling_engine.reference.tensorfile import Shard, Stored
 
+    type Naming = Callable[[str], str | None]  # name in the files -> the parameter's; None = set aside
+
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_DENSE = re.compile(r"(?:^|(?<=\.))attention\.o_proj\.")
+_BORROWED = ("confidence_head.", "embed_tokens.", "lm_head.")  # of no use to a DSPARK draft, or the target's
 _WIDER = {("bfloat16", "float32"), ("float16", "float32")}  # stored -> parameter: loses nothing
 
 
-def match(found: Sequence[Shard], parameters: Mapping[str, Tensor], layers: int) -> dict[str, str]:
+def target(layers: int) -> Naming:
+    """The target of so many layers: layers behind the last one belong to the NEXTN draft."""
+
+    def name(stored: str) -> str | None:
+        layer = _LAYER.match(stored)
+        return None if layer and int(layer[1]) >= layers else stored
+
+    return name
+
+
+def nextn(layers: int) -> Naming:
+    """The layer behind the target's last one."""
+    prefix = f"model.layers.{layers}."
+    return lambda stored: stored.removeprefix(prefix) if stored.startswith(prefix) else None
+
+
+def dspark(stored: str) -> str | None:
+    """A DSPARK draft's own checkpoint."""
+    name = stored.removeprefix("model.")
+    return None if name.startswith(_BORROWED) else name
+
+
+def match(found: Sequence[Shard], parameters: Mapping[str, Tensor], naming: Naming) -> dict[str, str]:
     """Name in the files -> name of the parameter ("" = set aside). Raises BadInput when they do not fit."""
     names: dict[str, str] = {}
     unused: list[str] = []
@@ -30,10 +57,11 @@ def match(found: Sequence[Shard], parameters: Mapping[str, Tensor], layers: int)
         for tensor in shard.tensors:
             if tensor.name in names:
                 raise BadInput(f"{shard.path}: {tensor.name} is in another shard too")
-            names[tensor.name] = _parameter_of(tensor.name, parameters, layers) or ""
-            if names[tensor.name]:
-                _check_shape(shard, tensor, parameters[names[tensor.name]])
-            elif not _is_draft(tensor.name, layers):
+            wanted = naming(tensor.name)
+            names[tensor.name] = name = "" if wanted is None else _parameter_of(wanted, parameters)
+            if name:
+                _check_shape(shard, tensor, parameters[name])
+            elif wanted is not None:
                 unused.append(tensor.name)
     folder = found[0].path.parent
     missing = sorted(parameters.keys() - set(names.values()))
@@ -46,14 +74,9 @@ def match(found: Sequence[Shard], parameters: Mapping[str, Tensor], layers: int)
     return names
 
 
-def _parameter_of(name: str, parameters: Mapping[str, Tensor], layers: int) -> str | None:
-    other = name.replace(".attention.o_proj.", ".attention.dense.")  # both spellings of MLA's output are in use
-    return next((n for n in (name, other) if n in parameters), None)
-
-
-def _is_draft(name: str, layers: int) -> bool:
-    found = _LAYER.match(name)
-    return found is not None and int(found[1]) >= layers
+def _parameter_of(name: str, parameters: Mapping[str, Tensor]) -> str:
+    other = _DENSE.sub("attention.dense.", name)  # both spellings of MLA's output are in use
+    return next((n for n in (name, other) if n in parameters), "")
 
 
 def _check_shape(shard: Shard, tensor: Stored, parameter: Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ling_engine.reference.kda import Kda, KdaState
+from ling_engine.reference.kda import Kda, KdaStep
 from ling_engine.reference.layers import Linear, Norm, Weight
 from ling_engine.reference.mla import Mla
 from ling_engine.reference.moe import Glu, Moe
@@ -34,15 +34,15 @@ class Block(nn.Module):
         self.mlp: Glu | Moe = Glu(c.hidden_size, c.intermediate_size, None, dtype) if dense else Moe(c, layer, dtype)
         self.layer = layer
 
-    def forward(self, h: Tensor, sequence: Sequence) -> tuple[Tensor, KdaState | None]:
-        """h [T, D] -> the same with this layer added, and the KDA state that follows."""
-        x, state = self.input_layernorm(h), None
+    def forward(self, h: Tensor, sequence: Sequence) -> tuple[Tensor, KdaStep | None]:
+        """h [T, D] -> the same with this layer added, and what a KDA layer did to its state."""
+        x, done = self.input_layernorm(h), None
         if isinstance(self.attention, Kda):
-            y, state = self.attention(x, sequence.kda[self.layer])
+            y, done = self.attention(x, sequence.kda[self.layer])
         else:
             y = self.attention(x, sequence.length, sequence.caches[self.layer], sequence.turns)
         h = h + y
-        return h + self.mlp(self.post_attention_layernorm(h)), state
+        return h + self.mlp(self.post_attention_layernorm(h)), done
 
 
 class Trunk(nn.Module):
@@ -56,23 +56,32 @@ class Trunk(nn.Module):
 
 
 class Ling(nn.Module):
-    """The target model with the checkpoint's tensor names."""
+    """The target model with the checkpoint's tensor names. `taps`: layers whose output a draft model reads."""
 
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Config, taps: tuple[int, ...] = ()) -> None:
         super().__init__()
+        self.taps = taps
         dtype = getattr(torch, c.dtype)
         self.model = Trunk(c, dtype)
         self.lm_head = Linear(c.vocab_size, c.hidden_size, dtype=dtype)
 
     def forward(self, ids: Tensor, sequence: Sequence) -> Step:
         """ids [T] that follow the sequence -> the step that would extend it."""
-        h = F.embedding(ids, self.model.word_embeddings.weight)
-        states: dict[int, KdaState] = {}
+        h = self.embed(ids)
+        done: dict[int, KdaStep] = {}
+        tapped: dict[int, Tensor] = {}
         for i, block in enumerate(self.model.layers):
-            h, state = block(h, sequence)
-            if state is not None:
-                states[i] = state
-        return Step(self.model.norm(h), states)
+            h, step = block(h, sequence)
+            if step is not None:
+                done[i] = step
+            if i in self.taps:
+                tapped[i] = h
+        taps = torch.cat([tapped[i] for i in self.taps], -1) if self.taps else None
+        return Step(self.model.norm(h), done, taps)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """ids [T] -> [T, D]."""
+        return F.embedding(ids, self.model.word_embeddings.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [T, D] -> [T, vocabulary]."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ling_engine.reference.tokenizer import Text
 
 if TYPE_CHECKING:
+    from ling_engine.reference.generations import Counts
     from ling_engine.reference.openai_request import Ask
 
 
@@ -24,11 +25,11 @@ class Answer:
     def add(self, token: int) -> str:
         """The text that is certain with this token."""
         self.tokens += 1
-        if token == self._ask.eos:
+        if token == self._ask.bounds.eos:
             self.finish = "stop"
             return self._release(self._text.end())
         fresh = self._text.add(token)
-        if self.tokens < self._ask.limit:
+        if self.tokens < self._ask.bounds.limit:
             return self._release(fresh)
         said = self._release(fresh + self._text.end())
         self.finish = self.finish or "length"
@@ -62,11 +63,11 @@ class Form:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, text: str, finish: str | None, tokens: int) -> dict[str, Any]:
+    def whole(self, text: str, finish: str | None, tokens: int, counts: Counts) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
-        return self._around("chat.completion", [choice]) | {"usage": self._counts(tokens)}
+        return self._around("chat.completion", [choice]) | {"usage": self._usage(tokens, counts)}
 
     def opening(self) -> dict[str, Any] | None:
         """The first chunk: who speaks."""
@@ -78,9 +79,11 @@ class Form:
             return self._chunk({"delta": {"content": text} if text else {}}, finish)
         return self._chunk({"text": text}, finish)
 
-    def closing(self, tokens: int) -> dict[str, Any] | None:
+    def closing(self, tokens: int, counts: Counts) -> dict[str, Any] | None:
         """The chunk with the counts, if they were asked for."""
-        return self._around("chat.completion.chunk", []) | {"usage": self._counts(tokens)} if self.usage else None
+        if not self.usage:
+            return None
+        return self._around("chat.completion.chunk", []) | {"usage": self._usage(tokens, counts)}
 
     def _chunk(self, said: dict[str, Any], finish: str | None) -> dict[str, Any]:
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
@@ -91,6 +94,17 @@ class Form:
         fixed = {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
         return {**fixed, "choices": choices}
 
-    def _counts(self, tokens: int) -> dict[str, int]:
+    def _usage(self, tokens: int, counts: Counts) -> dict[str, Any]:
         total = self.prompt_tokens + tokens
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": tokens, "total_tokens": total}
+        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": tokens, "total_tokens": total}
+        return usage | ({"completion_tokens_details": _details(tokens, counts)} if counts.rounds else {})
+
+
+def _details(tokens: int, counts: Counts) -> dict[str, Any]:
+    """SGLang's figures under its names. Its accept length of a request has all tokens above the rounds, the prompt's
+    own one too: a short answer may show more than a round can give, and a truncated one less."""
+    return {
+        "spec_verify_ct": counts.rounds,
+        "spec_num_correct_drafts": counts.correct,
+        "spec_accept_length": tokens / counts.rounds,
+    }

@@ -1,7 +1,7 @@
 """Every field of an OpenAI request that is known here, its test, and what to write instead of a value that fails it.
 
-A field that the answer would need but this engine cannot give (sampling, tools, log-probabilities) has only its neutral
-value. One whose value changes nothing for a greedy engine (`seed`, `user`, `top_p`) is checked and needs no more.
+A field that the answer would need but this engine cannot give (penalties, tools, log-probabilities) has only its
+neutral value. Without a temperature the engine is greedy: the same request has the same answer.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ def _message(value: Any) -> bool:
     return all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in parts)
 
 
-_GREEDY = "this engine decodes greedily: write 0 or leave it out"
+_NONE = "this engine has no penalties: write 0 or leave it out"
 _ONE = "this engine gives one answer a request: write 1 or leave it out"
 _NO = "this engine does not offer it: leave it out"
 _SWITCH = "write true or false"
 _BOTH: dict[str, Field] = {
     "model": (_is(str), "write a text"),
     "max_tokens": (_is(int, 1), "write a whole number from 1"),
-    "temperature": (_one_of(0), _GREEDY),
+    "temperature": (_is(float, 0, 2), "write a number from 0 (greedy, the default) to 2"),
     "top_p": (_is(float, 0, 1), "write a number from 0 to 1"),
     "n": (_one_of(1), _ONE),
     "stream": (_is(bool), _SWITCH),
     "stream_options": (_is(dict), "write an object"),
     "stop": (_text_or_texts, "write a text or a list of up to 4 texts"),
-    "presence_penalty": (_one_of(0), _GREEDY),
-    "frequency_penalty": (_one_of(0), _GREEDY),
+    "presence_penalty": (_one_of(0), _NONE),
+    "frequency_penalty": (_one_of(0), _NONE),
     "logit_bias": (_one_of({}), _NO),
     "seed": (_is(int), "write a whole number"),
     "user": (_is(str), "write a text"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ling_engine.reference import openai_fields
+from ling_engine.reference.bounds import GREEDY, Bounds, Sampling
 from ling_engine.reference.openai_error import ApiError
 
 if TYPE_CHECKING:
@@ -29,19 +30,18 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request that can be answered. `limit`: tokens at most; `usage`: a stream ends with the counts."""
+    """A request that can be answered. `usage`: a stream ends with the counts."""
 
     prompt: list[int]
-    limit: int
+    bounds: Bounds
     stops: tuple[str, ...]
     stream: bool
     usage: bool
-    eos: int | None  # the token that ends the answer; None = none does
 
 
-def completion(raw: bytes, offer: Offer) -> Ask:
-    """/v1/completions. Raises ApiError."""
-    body = _body(raw, offer, openai_fields.COMPLETION, "prompt")
+def completion(raw: bytes, offer: Offer, seed: int) -> Ask:
+    """/v1/completions; `seed` is for a request that has none. Raises ApiError."""
+    body = {"seed": seed} | _body(raw, offer, openai_fields.COMPLETION, "prompt")
     given = body["prompt"]
     if isinstance(given, list) and len(given) == 1 and not isinstance(given[0], int):
         given = given[0]
@@ -52,9 +52,9 @@ def completion(raw: bytes, offer: Offer) -> Ask:
     return _ask(body, offer, prompt, "prompt", min(DEFAULT_TOKENS, max(1, offer.context - len(prompt))))
 
 
-def chat(raw: bytes, offer: Offer) -> Ask:
-    """/v1/chat/completions. Raises ApiError."""
-    body = _body(raw, offer, openai_fields.CHAT, "messages")
+def chat(raw: bytes, offer: Offer, seed: int) -> Ask:
+    """/v1/chat/completions; the same. Raises ApiError."""
+    body = {"seed": seed} | _body(raw, offer, openai_fields.CHAT, "messages")
     if "max_tokens" in body and "max_completion_tokens" in body:
         raise ApiError(400, "max_tokens and max_completion_tokens say the same: write one of them", "max_tokens")
     prompt = offer.tokenizer.chat([(message["role"], _text(message["content"])) for message in body["messages"]])
@@ -88,12 +88,19 @@ def _ask(body: Mapping[str, Any], offer: Offer, prompt: list[int], param: str, d
     stream, stops = body.get("stream", False), body.get("stop", [])
     return Ask(
         prompt=prompt,
-        limit=limit,
+        bounds=Bounds(
+            limit=limit, eos=None if body.get("ignore_eos") else offer.tokenizer.eos, sampling=_sampling(body)
+        ),
         stops=tuple(stop for stop in ([stops] if isinstance(stops, str) else stops) if stop),
         stream=stream,
         usage=_usage(body.get("stream_options"), stream),
-        eos=None if body.get("ignore_eos") else offer.tokenizer.eos,
     )
+
+
+def _sampling(body: Mapping[str, Any]) -> Sampling:
+    if not body.get("temperature"):
+        return GREEDY
+    return Sampling(temperature=body["temperature"], top_p=body.get("top_p", 1.0), seed=body["seed"])
 
 
 def _usage(options: Mapping[str, Any] | None, stream: bool) -> bool:

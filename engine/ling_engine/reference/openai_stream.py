@@ -29,9 +29,10 @@ BROKEN = ApiError(500, "the engine failed while it computed the answer; its log 
 
 async def texts(generation: Generation, answer: Answer) -> AsyncIterator[str]:
     """Pieces of text, one a token (it may be empty), until the answer is over."""
-    record = requests.current()
+    record, counts = requests.current(), generation.counts
     async for token in generation.tokens():
         record.token()
+        record.verified(counts.rounds, counts.accepted, counts.correct)
         yield answer.add(token)
         if answer.finish:
             return
@@ -50,7 +51,7 @@ async def events(generation: Generation, ask: Ask, form: Form) -> AsyncIterator[
         log.exception("generation failed")
         yield BROKEN.body()
         return
-    if closing := form.closing(answer.tokens):
+    if closing := form.closing(answer.tokens, generation.counts):
         yield closing
 
 

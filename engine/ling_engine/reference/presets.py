@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 BOS: Final = 256
 EOS: Final = 257
+MASK: Final = 258
 
 _ALWAYS: dict[str, Any] = {
     "architectures": ["BailingMoeV3ForCausalLM"],
@@ -72,4 +76,30 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "2g": _shape(12, 2048, 16, 128, experts=12, inner=896, num_experts_per_tok=4, vocab_size=4096),
     "4g": _shape(12, 2560, 20, 128, experts=12, inner=1664, num_experts_per_tok=4, vocab_size=4096),
 }
+
+
+def dspark_keys(target: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of a DSPARK draft for a target with these keys."""
+    borrowed = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    layers = target["num_hidden_layers"]
+    return {
+        "architectures": ["LingDSparkModel"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "num_hidden_layers": 5,
+        "block_size": 8,
+        "target_layer_ids": sorted({(i + 1) * layers // 6 for i in range(5)}),
+        "mask_token_id": MASK,
+        "markov_head_type": "vanilla",
+        "markov_rank": 256,
+        "sample_from_anchor": True,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000,
+        "rope_scaling": None,
+        "intermediate_size": target["intermediate_size"],
+        "torch_dtype": target["torch_dtype"],
+        **{name: target[name] for name in borrowed},
+    }
+
+
 DTYPE: Final = {"tiny": "float32", "small": "float32"}  # the others: bfloat16

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCK = 1048573  # the largest prime below 2**20
-_TEXT = (10, *range(32, 127))  # what a person can read
+TEXT = (10, *range(32, 127))  # what a person can read
 
 
 class RandomParameters:
@@ -33,9 +33,10 @@ class RandomParameters:
         self._seed = seed
         self._scaled: dict[tuple[float, float, torch.dtype], memoryview] = {}
 
-    def pieces(self, name: str, parameter: Tensor) -> Iterator[memoryview]:
-        """The parameter's bytes in order, a few MiB at a time."""
+    def pieces(self, name: str, parameter: Tensor, gain: float = 1.0) -> Iterator[memoryview]:
+        """The parameter's bytes in order, a few MiB at a time; its numbers are `gain` times what they usually are."""
         scale, shift = _distribution(name, tuple(parameter.shape))
+        scale *= gain
         block = self._block(scale, shift, parameter.dtype)
         item, left = parameter.dtype.itemsize, parameter.numel()
         at = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8]) % _BLOCK
@@ -54,12 +55,18 @@ class RandomParameters:
         return self._scaled[key]
 
     def _readable(self, at: int, parameter: Tensor, scale: float) -> memoryview:
-        """The head, its rows for readable bytes eight times as long as the others: a person sees text, not U+FFFD."""
         count = parameter.numel()
         rows = self._uniform.roll(-at).repeat(-(-count // _BLOCK))[:count].view(parameter.shape) * scale
-        others = torch.ones(len(rows), dtype=torch.bool).index_fill_(0, torch.tensor(_TEXT), False)
-        rows[others] *= 0.125
-        return bytes_of(rows.to(parameter.dtype))
+        return bytes_of(damp(rows).to(parameter.dtype))
+
+
+def damp(rows: Tensor) -> Tensor:
+    """A head, its rows for readable bytes eight times as long as the others: a person sees text, not U+FFFD."""
+    others = torch.ones(len(rows), dtype=torch.bool).index_fill_(
+        0, torch.tensor([i for i in TEXT if i < len(rows)]), False
+    )
+    rows[others] *= 0.125
+    return rows
 
 
 def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -71,7 +78,7 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
             return 0.5, 0.0
         case [_, "expert_bias"]:
             return 0.1, 0.0
-        case ["word_embeddings", _]:
+        case ["word_embeddings" | "markov_w1", _]:
             return math.sqrt(3), 0.0
         case [module, _] if module.endswith("norm"):
             return 0.1, 1.0

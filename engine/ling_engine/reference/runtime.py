@@ -1,4 +1,4 @@
-"""The reference engine as a runtime: the real architecture in plain torch on the CPU, greedy, one request at a time."""
+"""The reference engine as a runtime: the real architecture in plain torch on the CPU, one request at a time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_api import tensors
 from ling_api.errors import BadInput
-from ling_api.manifest import plan_layout
-from ling_api.memory.memfd import MemfdMemory
-from ling_engine.reference import app, config, matching, tokenizer
+from ling_engine.reference import app, tokenizer
+from ling_engine.reference.bounds import Bounds
+from ling_engine.reference.generate import Decoder
 from ling_engine.reference.generations import Generations
-from ling_engine.reference.identity import identity_of
-from ling_engine.reference.model import Ling
 from ling_engine.reference.openai_request import Offer
+from ling_engine.reference.parts import Parts, parts_of
 from ling_engine.reference.plan import plan_of
 from ling_engine.reference.sequence import Sequence
-from ling_engine.reference.target import Target
-from ling_engine.reference.tensorfile import shards
-from ling_engine.runtime import Description, ModelSettings, Runtime, ServedModel, SetDescription, WeightTwin
+from ling_engine.runtime import Description, ModelSettings, Runtime, ServedModel, WeightTwin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as List
 
     from starlette.types import ASGIApp
-
-    from ling_engine.reference.config import Config
 
 _SMALL = 64 << 20  # bytes of weights below which a second thread costs more than it brings
 _THREADS = 4  # more than that, and on a shared machine they wait for each other
@@ -37,12 +31,14 @@ _WARM_UP = b"warm up"
 class ReferenceModel(ServedModel):
     """The model in a server process."""
 
-    def __init__(self, settings: ModelSettings, c: Config) -> None:
-        self._model = Ling(c)
-        size = sum(parameter.nbytes for parameter in self._model.parameters())
+    def __init__(self, settings: ModelSettings, parts: Parts) -> None:
+        c = parts.config
+        size = sum(parameter.nbytes for one in parts.sets for parameter in one.module.parameters())
         torch.set_num_threads(1 if size < _SMALL else min(_THREADS, len(os.sched_getaffinity(0))))
-        self.twins: List[WeightTwin] = (Target(settings, c.num_hidden_layers, self._model),)
-        self._generations = Generations(self._model, Sequence.allocate(c, settings.context_length), settings.max_queue)
+        self.twins: List[WeightTwin] = parts.sets
+        # A round writes its whole window behind the last token, also where less is still wanted.
+        sequence = Sequence.allocate(c, settings.context_length + parts.window)
+        self._generations = Generations(Decoder(parts.target, sequence, parts.make_draft()), settings.max_queue)
         self._offer = Offer(
             model=settings.served_name,
             context=settings.context_length,
@@ -51,7 +47,7 @@ class ReferenceModel(ServedModel):
         )
 
     def warm_up(self) -> None:
-        self._generations.now(list(_WARM_UP), 2)
+        self._generations.now(list(_WARM_UP), Bounds(limit=2))
 
     def app(self) -> ASGIApp:
         return app.build(self._generations, self._offer)
@@ -66,31 +62,21 @@ class Reference(Runtime):
         """Importing this module has imported everything."""
 
     def describe(self, settings: ModelSettings) -> Description:
-        c = _config(settings)
-        found = shards(settings.path)
-        model = Ling(c)
-        matching.match(found, dict(model.named_parameters()), c.num_hidden_layers)
-        tokenizer.read(settings.path, c.vocab_size)
-        layout = plan_layout(tensors.specs_of(model), granularity=MemfdMemory.granularity)
-        keys = config.load_keys(settings.path)
-        target = SetDescription(
-            role="target",
-            rank=0,
-            identity=identity_of(settings.path, keys, c, found, settings.revision),
-            nbytes=layout.nbytes,
-        )
-        return Description(sets=(target,), plan=plan_of(c, settings.context_length))
+        parts = _parts(settings)
+        tokenizer.read(settings.path, parts.config.vocab_size)
+        memory = plan_of(parts.config, settings.context_length, parts.window, parts.memory)
+        return Description(sets=tuple(one.describe(parts.config) for one in parts.sets), plan=memory)
 
     def open(self, settings: ModelSettings) -> ServedModel:
-        return ReferenceModel(settings, _config(settings))
+        return ReferenceModel(settings, _parts(settings))
 
 
-def _config(settings: ModelSettings) -> Config:
-    c = config.read(settings.path)
-    if not len(_WARM_UP) + 2 <= settings.context_length <= c.max_position_embeddings:
-        most, least = c.max_position_embeddings, len(_WARM_UP) + 2
+def _parts(settings: ModelSettings) -> Parts:
+    parts = parts_of(settings)
+    most, least = parts.config.max_position_embeddings, len(_WARM_UP) + 2
+    if not least <= settings.context_length <= most:
         raise BadInput(f"context length {settings.context_length}: this model takes {least} to {most} tokens")
-    return c
+    return parts
 
 
 RUNTIME = Reference()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ling_engine.reference.kda import KdaState
+from ling_engine.reference.kda import KdaState, KdaStep
 from ling_engine.reference.layers import rotations
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """What the model computed: hidden rows [T, D] after its last norm, and the KDA states behind the last row."""
+    """What the model computed for T rows."""
 
-    hidden: Tensor
-    kda: dict[int, KdaState]
+    hidden: Tensor  # [T, D] after the last norm
+    kda: dict[int, KdaStep]  # by layer
+    taps: Tensor | None = None  # [T, D · taps]: the stream behind each tapped layer, side by side; None = no taps
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class Sequence:
         """Forgets every token."""
         self.length, self.kda = 0, self.empty
 
-    def commit(self, step: Step) -> None:
-        """Makes all rows of the step part of the sequence."""
-        self.length, self.kda = self.length + len(step.hidden), step.kda
+    def commit(self, step: Step, rows: int) -> None:
+        """Makes the first `rows` rows of the step, at least one, part of the sequence; the others never were."""
+        self.length += rows
+        self.kda = {layer: done.state(rows) for layer, done in step.kda.items()}

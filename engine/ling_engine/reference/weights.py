@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from ling_engine.reference.matching import Naming
     from ling_engine.reference.tensorfile import Stored
 
 _PIECE = 8 << 20  # bytes read at a time
@@ -31,27 +32,34 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def load(folder: Path, module: nn.Module, layers: int, progress: Callable[[float], None]) -> str:
+def load(
+    folder: Path, module: nn.Module, naming: Naming, progress: Callable[[float], None], *, whole: bool = True
+) -> str:
     """Fills the module's parameters, which must have storage; returns the sha256 of the shards' bytes, by name.
 
-    Raises FillFailed with one sentence.
+    Not `whole`: skips what belongs to other sets, and returns "". Raises FillFailed with one sentence.
     """
     parameters = dict(module.named_parameters())
     try:
         found = shards(folder)
-        names = match(found, parameters, layers)
+        names = match(found, parameters, naming)
     except BadInput as error:
         raise FillFailed(str(error)) from None
-    filling = _Filling(progress, sum(shard.size for shard in found))
+    own = sum(t.end - t.begin for shard in found for t in shard.tensors if names[t.name])
+    filling = _Filling(progress, sum(shard.size for shard in found) if whole else own)
     try:
         for shard in found:
             with shard.path.open("rb") as file:
-                filling.read(file, memoryview(bytearray(shard.tensors[0].begin if shard.tensors else shard.size)))
+                if whole:
+                    start = shard.tensors[0].begin if shard.tensors else shard.size
+                    filling.read(file, memoryview(bytearray(start)))
                 for tensor in shard.tensors:
-                    filling.fill(file, tensor, parameters.get(names[tensor.name]))
+                    if names[tensor.name] or whole:
+                        file.seek(tensor.begin)
+                        filling.fill(file, tensor, parameters.get(names[tensor.name]))
     except OSError as error:
         raise FillFailed(f"{folder}: cannot be read ({error})") from None
-    return filling.digest.hexdigest()
+    return filling.digest.hexdigest() if whole else ""
 
 
 class _Filling:

@@ -10,9 +10,11 @@ import pytest
 
 from ling_engine import requests
 from ling_engine.reference import app
+from ling_engine.reference.bounds import Bounds
 from ling_engine.reference.generations import Generation, Overloaded
 from ling_engine.reference.openai_answer import Answer
 from ling_engine.reference.openai_request import Ask, Offer
+from ling_engine.reference.speculate import Round
 from ling_engine.reference.tokenizer import ByteTokenizer
 
 if TYPE_CHECKING:
@@ -29,13 +31,14 @@ class Scripted:
         self.tokens, self.full = tokens, full
         self.asked: list[tuple[list[int], int, int | None]] = []
 
-    def submit(self, prompt: list[int], limit: int, eos: int | None) -> Generation:
+    def submit(self, prompt: list[int], bounds: Bounds) -> Generation:
         if self.full:
             raise Overloaded
-        self.asked.append((prompt, limit, eos))
+        self.asked.append((prompt, bounds.limit, bounds.eos))
+        self.sampling = bounds.sampling
         generation = Generation()
-        for token in self.tokens[:limit]:
-            generation.emit(token)
+        for token in self.tokens[: bounds.limit]:
+            generation.emit(token if isinstance(token, Exception) else Round([token]))
         generation.emit(None)
         return generation
 
@@ -129,7 +132,7 @@ WRONG: dict[str, tuple[str, Any, int, str | None, str | None]] = {
     "max-tokens-text": ("completions", completion(max_tokens="3"), 400, "max_tokens", None),
     "max-tokens-float": ("completions", completion(max_tokens=1.5), 400, "max_tokens", None),
     "max-tokens-bool": ("completions", completion(max_tokens=True), 400, "max_tokens", None),
-    "temperature": ("completions", completion(temperature=0.7), 400, "temperature", None),
+    "temperature": ("completions", completion(temperature=2.1), 400, "temperature", None),
     "temperature-false": ("completions", completion(temperature=False), 400, "temperature", None),
     "top-p": ("completions", completion(top_p=2), 400, "top_p", None),
     "n": ("completions", completion(n=2), 400, "n", None),
@@ -268,7 +271,7 @@ async def test_every_token_is_timed() -> None:
 
 
 def said(tokens: Sequence[int], *stops: str, limit: int = 99) -> tuple[list[str], str | None, int]:
-    answer = Answer(Ask(prompt=[1], limit=limit, stops=stops, stream=True, usage=False, eos=EOS))
+    answer = Answer(Ask(prompt=[1], bounds=Bounds(limit=limit, eos=EOS), stops=stops, stream=True, usage=False))
     pieces = []
     for token in tokens:
         pieces.append(answer.add(token))

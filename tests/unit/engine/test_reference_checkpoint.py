@@ -12,7 +12,7 @@ import torch
 from tests.support.checkpoints import TINY, loaded, save, tensors_of, tiny
 
 from ling_api.errors import BadInput, FillFailed
-from ling_engine.reference import checkpoint, config, tokenizer, weights
+from ling_engine.reference import checkpoint, config, matching, tokenizer, weights, writer
 from ling_engine.reference.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_shards_and_their_index_load_like_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = tiny(tmp_path / "one")
-    monkeypatch.setattr(checkpoint, "_SHARD", 300_000)
+    monkeypatch.setattr(writer, "_SHARD", 300_000)
     many = tiny(tmp_path / "many")
     shards = sorted(file.name for file in (tmp_path / "many").glob("*.safetensors"))
     assert len(shards) > 3
     assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
     (a, c), (b, _) = loaded(tmp_path / "one"), loaded(tmp_path / "many")
     assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-    assert weights.load(tmp_path / "many", b, c.num_hidden_layers, lambda _done: None) == many != one
+    assert weights.load(tmp_path / "many", b, matching.target(c.num_hidden_layers), lambda _done: None) == many != one
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -228,7 +228,7 @@ def test_the_next_token_draft_is_set_aside_but_hashed(tmp_path: Path) -> None:
     before = tiny(tmp_path)
     save(tmp_path, {**tensors_of(tmp_path), "model.layers.6.eh_proj.weight": torch.ones(64, 128)})
     model, c = loaded(tmp_path)
-    content = weights.load(tmp_path, model, c.num_hidden_layers, lambda _done: None)
+    content = weights.load(tmp_path, model, matching.target(c.num_hidden_layers), lambda _done: None)
     assert content == hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest() != before
 
 
@@ -289,7 +289,7 @@ def test_progress_rises_to_one(tmp_path: Path) -> None:
     tiny(tmp_path)
     model, c = loaded(tmp_path)
     seen: list[float] = []
-    weights.load(tmp_path, model, c.num_hidden_layers, seen.append)
+    weights.load(tmp_path, model, matching.target(c.num_hidden_layers), seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
 

@@ -8,6 +8,7 @@ from tests.support.checkpoints import TINY
 
 from ling_engine.reference import kda
 from ling_engine.reference.config import parse
+from ling_engine.reference.delta import chunked, recurrent
 from ling_engine.reference.layers import rotate, rotations
 from ling_engine.reference.mla import Mla
 from ling_engine.reference.moe import FEW_ROWS, Glu, Moe, Router
@@ -37,8 +38,8 @@ def delta_inputs(steps: int, heads: int = 3, width: int = 8, bound: float = -5.0
 def test_chunked_kda_equals_recurrent(steps: int, carried: bool) -> None:
     inputs = delta_inputs(steps)
     memory = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(1)) if carried else torch.zeros(3, 8, 8)
-    wanted, wanted_memory = kda.recurrent(*inputs, memory)
-    found, found_memory = kda.chunked(*inputs, memory)
+    wanted, wanted_memory = recurrent(*inputs, memory)
+    found, found_memory = chunked(*inputs, memory)
     assert relative(found, wanted) <= 1e-5
     assert relative(found_memory, wanted_memory) <= 1e-5
 
@@ -47,8 +48,8 @@ def test_chunked_kda_survives_the_strongest_decay() -> None:
     q, k, v, _, beta = delta_inputs(64)
     g = torch.full_like(q, -5.0)
     memory = torch.ones(3, 8, 8)
-    wanted, _ = kda.recurrent(q, k, v, g, beta, memory)
-    found, _ = kda.chunked(q, k, v, g, beta, memory)
+    wanted, _ = recurrent(q, k, v, g, beta, memory)
+    found, _ = chunked(q, k, v, g, beta, memory)
     assert torch.isfinite(found).all()
     assert relative(found, wanted) <= 1e-5
 
@@ -59,14 +60,29 @@ def test_kda_layer_carries_convolution_and_memory(cut: int) -> None:
     layer = filled(kda.Kda(c, torch.float32))
     x = torch.randn(20, c.hidden_size, generator=torch.Generator().manual_seed(2))
     empty = kda.KdaState(torch.zeros(3, 3 * 64), torch.zeros(4, 16, 16))
-    whole, end = layer(x, empty)
-    first, state = layer(x[:cut], empty)
-    second, other_end = layer(x[cut:], state)
+    whole, done = layer(x, empty)
+    end = done.state(20)
+    first, before = layer(x[:cut], empty)
+    second, after = layer(x[cut:], before.state(cut))
+    other_end = after.state(20 - cut)
     assert relative(torch.cat((first, second)), whole) <= 1e-5
     assert relative(other_end.conv, end.conv) <= 1e-5
     assert relative(other_end.memory, end.memory) <= 1e-5
     assert not empty.memory.any()  # a layer never writes the state that it is given
     assert not empty.conv.any()
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3, 5, 8, 9])
+def test_kda_replays_the_first_rows_of_a_step_and_drops_the_others(kept: int) -> None:
+    c = parse(TINY)
+    layer = filled(kda.Kda(c, torch.float32))
+    x = torch.randn(16, c.hidden_size, generator=torch.Generator().manual_seed(4))
+    _, begun = layer(x[:7], kda.KdaState(torch.zeros(3, 3 * 64), torch.zeros(4, 16, 16)))
+    _, done = layer(x[7:], begun.state(7))
+    _, right = layer(x[: 7 + kept], kda.KdaState(torch.zeros(3, 3 * 64), torch.zeros(4, 16, 16)))
+    found, wanted = done.state(kept), right.state(7 + kept)
+    assert relative(found.memory, wanted.memory) <= 1e-5
+    assert relative(found.conv, wanted.conv) <= 1e-5
 
 
 def mla_layer(seed: int = 3, **keys: object) -> tuple[Mla, torch.Tensor, torch.Tensor]:

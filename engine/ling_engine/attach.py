@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.1
 _MAX_DECLINED = 50  # tickets in a row that the agent does not take
-SAMPLE = 8  # chunks checked before serving
+SAMPLE = 8  # chunks of host memory checked before serving; a device's memory is checked in full
 
 
 async def attach(cohort: Cohort, twins: dict[str, tuple[WeightTwin, Identity]]) -> dict[str, Attached]:
@@ -104,7 +104,7 @@ async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, ident
 
 
 def _sample(manifest: Manifest) -> tuple[checks.Chunk, ...]:
-    return checks.sample_plan(manifest.regions, seed=manifest.set_id, count=SAMPLE)
+    return checks.before_serving(manifest, sample=SAMPLE)
 
 
 def named(twin: WeightTwin, identity: Identity) -> str:

@@ -57,7 +57,8 @@ def sum64(data: bytes | memoryview) -> int:
     words = array.array("Q", bytes(data))
     if sys.byteorder == "big":
         words.byteswap()
-    return sum(map(operator.mul, words, range(1, 2 * len(words), 2))) % (1 << 64)
+    total: int = sum(map(operator.mul, words, range(1, 2 * len(words), 2)))
+    return total % (1 << 64)
 
 
 def before_serving(manifest: Manifest, *, sample: int) -> tuple[Chunk, ...]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ling_api.memory.cuda_driver import Device
 
 KERNEL: Final = Path(__file__).with_name("sum64.ptx")
+_IMAGE: Final = KERNEL.read_bytes() + b"\0"
 _THREADS: Final = 256  # a block; as in sum64.cu
 _UNIT: Final = 16  # bytes that a thread reads at once
 
@@ -54,7 +55,7 @@ class ChunkSums:
 
     def _load(self) -> tuple[Any, Any]:
         api, call = self._device.api, self._device.call
-        module = call("load the checksum kernel", "cuModuleLoadData", KERNEL.read_bytes() + b"\0")
+        module = call("load the checksum kernel", "cuModuleLoadData", _IMAGE)
         kernel = call("find the checksum kernel", "cuModuleGetFunction", module, b"sum64")
         flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
         self._loaded = kernel, call("make a stream for checksums", "cuStreamCreate", flags)

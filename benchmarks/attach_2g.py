@@ -59,9 +59,7 @@ def run(runs: int, preset: str = "2g") -> list[Figure]:
         span("read_manifest", "fetched", "read"),
         span("bind_parameters", "mapped", "bound"),
         span("check_sample", "bound", "checked"),
-        span("open_model", "answered", "opened")
-        if False
-        else median("attach_open", "ms", [each["opened"] for each in attaches]),
+        median(f"attach_{preset}_open_model", "ms", [each["opened"] for each in attaches]),
         median(f"attach_{preset}_touch_every_page", "ms", [each[1] for each in touches]),
         Figure(name=f"fill_{preset}_read_checkpoint", value=fill, unit="ms"),
         Figure(name=f"fill_{preset}_populate", value=filled["stored"] - filled["filling"], unit="ms"),

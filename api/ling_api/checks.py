@@ -61,10 +61,10 @@ def sum64(data: bytes | memoryview) -> int:
     return total % (1 << 64)
 
 
-def before_serving(manifest: Manifest, *, sample: int) -> tuple[Chunk, ...]:
-    """What an attacher compares before it serves: all of a device's memory, `sample` chunks of the host's."""
+def before_serving(manifest: Manifest, *, sample: int) -> tuple[Chunk, ...] | None:
+    """What an attacher compares before it serves: `sample` chunks of host memory, all (None) of a device's."""
     if manifest.kind == "cuda":
-        return all_chunks(manifest.regions)
+        return None
     return sample_plan(manifest.regions, seed=manifest.set_id, count=sample)
 
 
@@ -90,15 +90,16 @@ def verify(mapping: Mapping, manifest: Manifest, chunks: Iterable[Chunk] | None 
     if mapping.size != manifest.nbytes:
         raise AttachCheckFailed(f"the mapping has {mapping.size} bytes; the manifest says {manifest.nbytes}")
     starts = _starts(manifest.regions)
-    for first, count in _runs(all_chunks(manifest.regions) if chunks is None else chunks):
+    for first, count in _whole(manifest.regions) if chunks is None else _runs(chunks):
         region = manifest.regions[first.region]
         start = starts[first.region] + first.index * CHUNK
         nbytes = min(count * CHUNK, region.size - first.index * CHUNK)
-        found = _sums(mapping, manifest.checksum, start, nbytes)
-        for number, checksum in enumerate(found, first.index):
-            if checksum != region.checksums[number]:
-                at = start + (number - first.index) * CHUNK
-                raise _wrong(manifest, Chunk(first.region, number), at, min(CHUNK, start + nbytes - at))
+        wanted = region.checksums[first.index : first.index + count]
+        found = tuple(_sums(mapping, manifest.checksum, start, nbytes))
+        if found != wanted:
+            number = next(at for at, (one, two) in enumerate(zip(found, wanted, strict=True)) if one != two)
+            at = start + number * CHUNK
+            raise _wrong(manifest, Chunk(first.region, first.index + number), at, min(CHUNK, start + nbytes - at))
 
 
 def _sums(mapping: Mapping, checksum: str, offset: int, nbytes: int) -> Iterator[int]:
@@ -109,6 +110,11 @@ def _sums(mapping: Mapping, checksum: str, offset: int, nbytes: int) -> Iterator
     one = sum64 if checksum == SUM64 else zlib.crc32
     for at in range(offset, offset + nbytes, CHUNK):
         yield one(mapping.buffer(at, min(CHUNK, offset + nbytes - at)))
+
+
+def _whole(regions: Iterable[RegionEntry]) -> Iterator[tuple[Chunk, int]]:
+    for number, region in enumerate(regions):
+        yield Chunk(number, 0), len(region.checksums)
 
 
 def _runs(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, int]]:

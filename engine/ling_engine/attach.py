@@ -20,6 +20,8 @@ from .cohort import Attached
 from .rank import Declined, LinkLost
 
 if TYPE_CHECKING:
+    import threading
+
     from ling_api.manifest import Manifest
 
     from .cohort import Cohort
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 0.1
 _MAX_DECLINED = 50  # tickets in a row that the agent does not take
 SAMPLE = 8  # chunks of host memory checked before serving; a device's memory is checked in full
+_PAUSE_S, _PAUSES_S = 0.01, 60.0  # after each chunk of the background check, and of all together
 
 
 async def attach(cohort: Cohort, twins: dict[str, tuple[WeightTwin, Identity]]) -> dict[str, Attached]:
@@ -71,13 +74,28 @@ def say_mapped(link: RankLink, attached: dict[str, Attached]) -> None:
         link.put({"op": "mapped", "set": name})
 
 
-def rest(one: Attached) -> list[checks.Chunk]:
-    """The chunks that were not looked at before serving."""
+def check_rest(one: Attached, ending: threading.Event) -> None:
+    """The chunks that were not looked at before serving, one by one. Raises AttachCheckFailed: it ends the server."""
+    chunks = _rest(one)
+    for chunk in chunks:
+        checks.verify(one.mapping, one.manifest, [chunk])
+        if ending.wait(pause(len(chunks))):
+            return
+
+
+def pause(chunks: int) -> float:
+    """Seconds after each chunk: never a core for itself, and all pauses together at most half of two minutes."""
+    return min(_PAUSE_S, _PAUSES_S / max(chunks, 1))
+
+
+def _rest(one: Attached) -> list[checks.Chunk]:
     if one.filled:
         return []
-    regions = one.manifest.regions
-    sampled = set(_sample(one.manifest))
-    return [chunk for chunk in checks.all_chunks(regions) if chunk not in sampled]
+    looked_at = _sample(one.manifest)
+    if looked_at is None:
+        return []
+    sampled = set(looked_at)
+    return [chunk for chunk in checks.all_chunks(one.manifest.regions) if chunk not in sampled]
 
 
 async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, identity: Identity) -> Attached:
@@ -103,7 +121,7 @@ async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, ident
     return Attached(manifest=manifest, mapping=mapping, filled=False)
 
 
-def _sample(manifest: Manifest) -> tuple[checks.Chunk, ...]:
+def _sample(manifest: Manifest) -> tuple[checks.Chunk, ...] | None:
     return checks.before_serving(manifest, sample=SAMPLE)
 
 

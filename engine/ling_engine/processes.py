@@ -131,8 +131,8 @@ class Processes:
 
     def _hung_up(self, child: Child) -> None:
         """Its control socket ended: it is dead, or dying, or was never forked (the zygote died with the request)."""
-        if child.pidfd is None:
-            self._end(child, UNKNOWN)
+        if child.pidfd is None:  # a zygote's sockets end before it can be reaped: whose end this is, is known then
+            child.timers.append(self._loop.call_later(_STATUS_PATIENCE_S, self._end, child, UNKNOWN))
         else:
             child.timers.append(self._loop.call_later(_EXIT_PATIENCE_S, child.kill))
 

@@ -20,6 +20,7 @@ from .weights import unfilled
 if TYPE_CHECKING:
     from . import events
 
+LONGEST_MESSAGE = 2000  # characters of differing fields: a person reads it in status
 PROGRESS_STEP = 0.02  # a waiting cohort hears of progress in steps of this
 
 
@@ -141,7 +142,7 @@ def difference_message(slot: Slot, launcher: Launcher, missing: tuple[str, ...])
             continue
         fields = "; ".join(f"{diff.field} is {diff.wanted}, held {diff.held}" for diff in near[1])
         words.append(f"{each.role}/{each.rank} is filled anew: {fields}")
-    return ". ".join(words)
+    return ". ".join(words)[:LONGEST_MESSAGE]
 
 
 def _identity(data: bytes) -> Identity | None:

@@ -50,10 +50,18 @@ class Connection:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def put(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Sends a frame, now or when the peer reads; `fds` stay the caller's. After the end nothing is sent."""
+        """Sends a frame, now or when the peer reads; `fds` stay the caller's. After the end nothing is sent.
+
+        What cannot be sent ends the connection: after its next hello the peer is told all of it again.
+        """
         if self.closed:
             return
-        self._writer.put(message, fds)
+        try:
+            self._writer.put(message, fds)
+        except (OSError, fdpass.ProtocolError) as error:
+            LOG.error("conn=%d device=%s op=%s not sent: %s", self.number, self.device, message["op"], error)
+            self.close()
+            return
         self._writable()
 
     def refuse(self, reason: str) -> None:

@@ -241,12 +241,16 @@ class Frames:
         self._agent.post(conn.slot, events.Mapped(conn=conn.number, set=message["set"]))
 
     def _pass(self, conn: Connection, message: Message, fds: list[int]) -> None:
-        heir = choose.successor(self._slot(conn), conn.server)
+        slot = self._slot(conn)
+        heir = choose.successor(slot, slot.launcher_of(server=conn.server, conn=conn.number))
         target = self._agent.connections.get(heir[1]) if heir is not None else None
         if heir is not None and target is not None:
             target.put({"op": heir[0], "count": len(fds)}, fds)
             LOG.info("slot=%s server=%s passed=%d by=%s", conn.slot, conn.server, len(fds), heir[0])
             return
         # never closed silently: clients are on the other end
+        if conn.direction == "launcher->agent":
+            conn.put({"op": "park", "count": len(fds)}, fds)
+            return
         conn.put({"op": "adopt", "count": len(fds)}, fds)
         conn.put({"op": "error", "reason": f"nobody can take {len(fds)} connections now: they are handed back"})

@@ -187,9 +187,9 @@ class Agent:
         if self.slots[name] is before:
             return
         self._count_deaths(before, self.slots[name])
-        if not self._dirty:
-            asyncio.get_running_loop().call_soon(self._decide_all)
-        self._dirty.add(name)
+        if name not in self._dirty:  # each slot by itself: what goes wrong in one is no other's trouble
+            self._dirty.add(name)
+            asyncio.get_running_loop().call_soon(self._decide, name)
 
     def _slot(self, name: str) -> Slot:
         if name not in self.slots:
@@ -205,13 +205,10 @@ class Agent:
             if old is not None and old is not launcher and old.last_server != launcher.last_server:
                 self.counters.server_dead(launcher.last_server)
 
-    def _decide_all(self) -> None:
-        names_now, self._dirty = self._dirty, set()
-        for name in names_now:
-            if name in self.slots:
-                self._decide(name)
-
     def _decide(self, name: str) -> None:
+        self._dirty.discard(name)
+        if name not in self.slots:
+            return
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()

@@ -250,6 +250,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = Settings.from_env(os.environ)
         if arguments:
             return leave(settings.probe_port)
+        fdpass.allow_many()
         keeper = Keeper(settings)
     except BadEnvironment as error:
         sys.stderr.write(f"keeper: {error}\n")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import resource
 import signal
 from typing import TYPE_CHECKING, Any
+
+from ling_api import fdpass
 
 from . import cluster, podresources, static
 from .cluster import Pod, Seen, SlotObject
@@ -50,8 +51,7 @@ class LogPublisher:
 async def run(settings: Serve) -> None:
     """Serve until SIGTERM or SIGINT. Raises BadInput (before anything is changed), OSError."""
     stop = asyncio.Event()
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 256 folders and every region twice: 1024 is too few
+    fdpass.allow_many()  # 256 folders and every region twice
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:

@@ -10,16 +10,17 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ling_api import fdpass
+from ling_api import fdpass, sameregion
 from ling_api.errors import BadInput, LingError
 from ling_api.manifest import Manifest
 from ling_api.memory import memfd
 from ling_api.memory.base import holder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_REGIONS = fdpass.MAX_FDS - 1  # of a part: the manifest must fit in the same frame
+MAX_SLOT_REGIONS = 4096  # of one slot, or on their way back by one connection: no pod uses up the node's descriptors
 MAX_MANIFEST = 256 << 20  # bytes
 
 Frame = tuple[dict[str, Any], list[int]]
@@ -43,10 +44,9 @@ class _Held:
     identity: bytes = b""
 
     def number_of(self, fds: Sequence[int]) -> int | None:
-        """Which part has the same regions (same inodes). Shareable handles of devices have no inodes of their own."""
-        inodes = [os.fstat(fd).st_ino for fd in fds]
+        """Which part has the same regions."""
         for number, part in enumerate(self.parts):
-            if self.kind == "memfd" and inodes == [os.fstat(fd).st_ino for fd in part.fds]:
+            if sameregion.all_same(fds, part.fds):
                 return number
         return None
 
@@ -78,7 +78,7 @@ class Store:
     def deposit(
         self, slot: str, name: str, kind: str, sizes: Sequence[int], fds: list[int], *, only: int | None = None
     ) -> int:
-        """Keeps one part; returns its number. The same regions (same inodes) again are that part again.
+        """Keeps one part; returns its number. The same regions again are that part again.
 
         With `only`, regions that are not known become that part or none: -1 is returned.
         """
@@ -94,6 +94,7 @@ class Store:
                 return known
             if only is not None and only != len(held.parts):
                 return -1
+            check_count([its for (name_of, _), its in self._sets.items() if name_of == slot], len(fds))
             held.parts.append(_Part(sizes=tuple(sizes), fds=fds.copy()))
             fds.clear()
             return len(held.parts) - 1
@@ -122,6 +123,7 @@ class Store:
             staged = self._staged.get((conn, name))
             if staged is None:
                 return self._take_unsealed(slot, conn, message, fds)
+            check_count([its for (giver, _), its in self._staged.items() if giver == conn], len(fds))
             staged.parts.append(_Part(sizes=tuple(message["sizes"]), fds=fds.copy()))
             fds.clear()
             if part + 1 < message["parts"]:
@@ -280,6 +282,13 @@ def check_regions(kind: str, sizes: Sequence[int], fds: Sequence[int]) -> None:
         for fd, size in zip(fds, sizes, strict=True):
             if os.fstat(fd).st_size != size:
                 raise StoreRefused(f"a region has {os.fstat(fd).st_size} bytes, not {size}")
+
+
+def check_count(held: Iterable[_Held], more: int) -> None:
+    """Whether so many regions more may be kept beside those. Raises StoreRefused."""
+    count = sum(len(part.fds) for each in held for part in each.parts)
+    if count + more > MAX_SLOT_REGIONS:
+        raise StoreRefused(f"{more} regions beside {count}: at most {MAX_SLOT_REGIONS}; make them larger")
 
 
 def seal(kind: str, fd: int) -> None:

@@ -30,19 +30,23 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
+STEP_S = 60  # longer than any step of a process takes
 NAMESPACES = ("unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--ipc", "--uts", "--net")
 
 
 class Process:
-    """A process of a role and the socket to it. A step that takes longer than `timeout` seconds fails the test."""
+    """A process of a role and the socket to it. `visible`: the GPUs that it sees."""
 
-    def __init__(self, role: str, *, prefix: Sequence[str] = (), uid: int = 0, timeout: float = 60) -> None:
+    def __init__(self, role: str, *, prefix: Sequence[str] = (), uid: int = 0, visible: str = "") -> None:
         self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(timeout)
+        self.socket.settimeout(STEP_S)
         command = [*prefix, sys.executable, "-m", "tests.support.cuda_process", role, str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                [*command, *([str(uid)] if uid else [])], pass_fds=[theirs.fileno()], cwd=ROOT, env=_environment()
+                [*command, *([str(uid)] if uid else [])],
+                pass_fds=[theirs.fileno()],
+                cwd=ROOT,
+                env=_environment(visible),
             )
 
     def ask(self, op: str, fds: Sequence[int] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
@@ -79,9 +83,10 @@ def process(role: str, **options: Any) -> Iterator[Process]:
         one.socket.close()
 
 
-def _environment() -> dict[str, str]:
+def _environment(visible: str) -> dict[str, str]:
     rooms = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "operator")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*rooms, os.environ.get("PYTHONPATH", "")])}
+    path = os.pathsep.join([*rooms, os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}
 
 
 def identity() -> Identity:

@@ -103,8 +103,8 @@ class FakeCuda:
         self.next = 0x10_0000_0000
 
     def finish(self) -> None:
-        """Raises AssertionError when a handle, a range, a mapping, scratch memory or a context is left."""
-        left = {"handles": self.handles, "ranges": self.ranges, "maps": self.maps, "scratch": self.scratch}
+        """Raises AssertionError when a handle, range, mapping or context is left, or scratch memory beyond one."""
+        left = {"handles": self.handles, "ranges": self.ranges, "maps": self.maps, "scratch": list(self.scratch)[1:]}
         assert not any(left.values()), f"left open: {left}"
         assert not self.stack, "a context was left current"
 
@@ -230,8 +230,14 @@ class FakeCuda:
 
     @recorded
     def cuMemcpyDtoH(self, to: int, start: int, nbytes: int) -> tuple[CUresult]:
-        data = bytes(self.scratch[start]) if start in self.scratch else self._load(start, nbytes)
-        ctypes.memmove(to, data, nbytes)
+        ctypes.memmove(to, self._load(start, nbytes), nbytes)
+        return (OK,)
+
+    @recorded
+    def cuMemcpyDtoHAsync(self, to: int, start: int, nbytes: int, stream: int) -> tuple[CUresult]:
+        if stream != 7:
+            return (INVALID,)
+        ctypes.memmove(to, bytes(self.scratch[start][:nbytes]), nbytes)
         return (OK,)
 
     @recorded
@@ -239,10 +245,6 @@ class FakeCuda:
         self.next += 1 << 32
         self.scratch[self.next] = bytearray(size)
         return OK, self.next
-
-    def cuMemFree(self, address: int) -> tuple[CUresult]:
-        del self.scratch[address]
-        return (OK,)
 
     @recorded
     def cuModuleLoadData(self, image: bytes) -> tuple[CUresult, bytes | None]:
@@ -270,7 +272,7 @@ class FakeCuda:
         if blocks != len(sizes):
             return (INVALID,)
         sums = [sum64(self._load(start + at * chunk, size)) for at, size in enumerate(sizes)]
-        self.scratch[found][:] = struct.pack(f"<{len(sums)}Q", *sums)
+        self.scratch[found][: 8 * len(sums)] = struct.pack(f"<{len(sums)}Q", *sums)
         return (OK,)
 
     def _opened(self, fd: int, size: int, device: int, *, imported: bool) -> FakeHandle:

@@ -31,7 +31,9 @@ _ADVICE: Final = {
     "CUDA_ERROR_OPERATING_SYSTEM": (
         "the kernel refused: a PID namespace needs its own /proc; is the descriptor limit (ulimit -n) reached?"
     ),
-    "CUDA_ERROR_NOT_SUPPORTED": "this GPU or driver cannot share memory by descriptor: weights cannot be kept on it",
+    "CUDA_ERROR_NOT_SUPPORTED": (
+        "a region has another size than stated, or this GPU or driver cannot share memory by descriptor"
+    ),
     "CUDA_ERROR_NOT_PERMITTED": "the container may not do this: see the device files that it was given",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": _DRIVER,
     "CUDA_ERROR_SYSTEM_NOT_READY": "the node's fabric manager or driver is not up: wait for it, then start again",

@@ -25,9 +25,10 @@ class Target(WeightTwin):
 
     def __init__(self, settings: ModelSettings, layers: int, model: Ling) -> None:
         self._settings, self._layers, self._model = settings, layers, model
+        self._specs = tensors.specs_of(model)  # now, while nobody waits: binding changes none of them
 
     def specs(self) -> Sequence[TensorSpec]:
-        return tensors.specs_of(self._model)
+        return self._specs
 
     def bind(self, mapping: Mapping, layout: Layout) -> None:
         tensors.bind(self._model, mapping, layout)

@@ -158,8 +158,8 @@ class TestOnADevice:
     def test_all_is_compared_before_serving_and_of_host_memory_a_sample(
         self, sealed: Manifest, manifest: Manifest
     ) -> None:
-        assert checks.before_serving(sealed, sample=1) == checks.all_chunks(sealed.regions)
-        assert len(checks.before_serving(manifest, sample=1)) == 1
+        assert checks.before_serving(sealed, sample=1) is None
+        assert len(checks.before_serving(manifest, sample=1) or ()) == 1
 
 
 class TestSamplePlan:

@@ -165,11 +165,11 @@ def _forbidden_kernel(mapping: CudaMapping) -> str:
 
     device, sums = mapping._device, mapping._sums
     with device.current():
-        kernel, stream = sums._loaded or sums._load()
+        loaded = sums._loaded or sums._load()
         args = (mapping.address, 4096, 4096, mapping.address), (ctypes.c_uint64,) * 4
         try:
-            device.call("launch", "cuLaunchKernel", kernel, 1, 1, 1, 256, 1, 1, 0, stream, args, 0)
-            device.call("write with a kernel", "cuStreamSynchronize", stream)
+            device.call("launch", "cuLaunchKernel", loaded.kernel, 1, 1, 1, 256, 1, 1, 0, loaded.stream, args, 0)
+            device.call("write with a kernel", "cuStreamSynchronize", loaded.stream)
         except LingError as error:
             return str(error)
     return "nothing"

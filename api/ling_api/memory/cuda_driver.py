@@ -28,6 +28,7 @@ _ADVICE: Final = {
     "CUDA_ERROR_INVALID_DEVICE": "no such GPU here: give an ordinal below the number of visible GPUs, or a UUID",
     "CUDA_ERROR_INVALID_VALUE": "a descriptor is no memory of a GPU, or a size is not the region's",
     "CUDA_ERROR_INVALID_HANDLE": "the descriptor is no memory of a GPU",
+    "CUDA_ERROR_UNKNOWN": "the driver gives no reason; when importing, the descriptor is no memory of a GPU",
     "CUDA_ERROR_OPERATING_SYSTEM": (
         "the kernel refused: a PID namespace needs its own /proc; is the descriptor limit (ulimit -n) reached?"
     ),

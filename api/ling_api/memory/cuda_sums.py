@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +41,7 @@ class ChunkSums:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._loaded: _Loaded | None = None
+        self._free = threading.Lock()  # the room for one launch's sums
 
     def of(self, address: int, nbytes: int) -> list[int]:
         """One sum for every 4 MiB from `address`, the last may be shorter. The context is current.
@@ -48,10 +50,11 @@ class ChunkSums:
         """
         if address % _UNIT or nbytes % _UNIT:
             raise DeviceError(f"{nbytes} bytes at {address:#x} cannot be summed; both must be multiples of {_UNIT}")
-        self._loaded = self._loaded or self._load()
         sums: list[int] = []
-        for start in range(0, nbytes, _AT_ONCE):
-            sums += self._launch(self._loaded, address + start, min(_AT_ONCE, nbytes - start))
+        with self._free:
+            self._loaded = self._loaded or self._load()
+            for start in range(0, nbytes, _AT_ONCE):
+                sums += self._launch(self._loaded, address + start, min(_AT_ONCE, nbytes - start))
         return sums
 
     def _launch(self, loaded: _Loaded, address: int, nbytes: int) -> array.array[int]:

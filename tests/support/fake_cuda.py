@@ -181,7 +181,8 @@ class FakeCuda:
 
     @recorded
     def cuMemGetAllocationPropertiesFromHandle(self, handle: FakeHandle) -> tuple[CUresult, SimpleNamespace]:
-        return OK, SimpleNamespace(location=SimpleNamespace(id=handle.device))
+        seen = handle.device if handle.device < self.devices else -2
+        return OK, SimpleNamespace(location=SimpleNamespace(id=seen))
 
     def cuMemRelease(self, handle: FakeHandle) -> tuple[CUresult]:
         self.handles.remove(handle)

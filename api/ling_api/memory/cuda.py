@@ -232,7 +232,8 @@ def _imported(device: Device, fd: int) -> Iterator[object]:
     try:
         where = device.call("ask where a region lies", "cuMemGetAllocationPropertiesFromHandle", handle).location
         if where.id != device.ordinal:
-            raise DeviceError(f"descriptor {fd} is memory of cuda:{where.id}, not of {device}; the ranks are mixed up")
+            found = f"cuda:{where.id}" if where.id >= 0 else "a GPU that this process does not see"
+            raise DeviceError(f"descriptor {fd} is memory of {found}, not of {device}; the ranks are mixed up")
         yield handle
     finally:
         device.api.cuMemRelease(handle)

@@ -101,11 +101,14 @@ class TestErrors:
         ):
             memory.create(2 * GRANULARITY)
 
-    def test_memory_of_another_gpu_is_refused(self, gpu: FakeGpu, memory: CudaMemory) -> None:
-        other = Small(1, driver=FakeCuda(gpu, devices=2))
-        fd = other.create(GRANULARITY)
-        with pytest.raises(DeviceError, match="is memory of cuda:1, not of cuda:0"):
-            memory.map([fd], [GRANULARITY], writable=False)
+    @pytest.mark.parametrize(
+        ("devices", "named"),
+        [(2, "memory of cuda:1, not of cuda:0"), (1, "a GPU that this process does not see, not of")],
+    )
+    def test_memory_of_another_gpu_is_refused(self, gpu: FakeGpu, devices: int, named: str) -> None:
+        fd = Small(1, driver=FakeCuda(gpu, devices=2)).create(GRANULARITY)
+        with pytest.raises(DeviceError, match=named):
+            Small(0, driver=FakeCuda(gpu, devices=devices)).map([fd], [GRANULARITY], writable=False)
         os.close(fd)
 
     def test_a_foreign_descriptor_is_refused(self, memory: CudaMemory) -> None:

@@ -2,6 +2,8 @@
 
 A set is one contiguous address range, its regions mapped back to back. Every tensor starts at a multiple of 512 bytes
 of that range and may span regions; tensors at the same offset are aliases of one storage, all others never overlap.
+The manifest names its checksum, because each kind of memory has the one that its own processor makes fast; a manifest
+that names none is of a release that knew crc32 only.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ SCHEMA: Final = 1
 ALIGNMENT: Final = 512  # bytes; what the CUDA allocator gives, and kernels rely on
 CHUNK: Final = 4 << 20  # bytes of a region under one checksum
 MAX_REGION: Final = 4 << 30
+CRC32: Final = "crc32"
+SUM64: Final = "sum64"  # of a chunk's 64-bit words w[i]: the sum of w[i] * (2 i + 1), modulo 2^64
+CHECKSUM_BITS: Final = {CRC32: 32, SUM64: 64}
+CHECKSUMS: Final = {"memfd": CRC32, "cuda": SUM64}  # by kind of memory
 ITEM_BYTES: Final = {
     **dict.fromkeys(("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"), 1),
     **dict.fromkeys(("float8_e5m2fnuz", "float8_e8m0fnu"), 1),
@@ -61,7 +67,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegionEntry:
-    """A region: its bytes, and the crc32 of each chunk of 4 MiB (the last one may be shorter)."""
+    """A region: its bytes, and the checksum of each chunk of 4 MiB (the last one may be shorter)."""
 
     size: int
     checksums: tuple[int, ...]
@@ -82,7 +88,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a sealed weight set is and holds. `content`: sha256 of the checkpoint's bytes, "" = unknown."""
+    """What a sealed weight set is and holds.
+
+    `content`: sha256 of the checkpoint's bytes, "" = unknown. `checksum`: that of the kind of memory unless given.
+    """
 
     identity: Identity
     rank: int
@@ -91,6 +100,11 @@ class Manifest:
     regions: tuple[RegionEntry, ...]
     content: str = ""
     schema: int = SCHEMA
+    checksum: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.checksum:
+            object.__setattr__(self, "checksum", CHECKSUMS.get(self.kind, CRC32))
 
     @property
     def nbytes(self) -> int:
@@ -117,6 +131,7 @@ class Manifest:
                 "rank": self.rank,
                 "kind": self.kind,
                 "content": self.content,
+                "checksum": self.checksum,
                 "nbytes": self.nbytes,
                 "tensors": [[t.name, t.dtype, t.shape, t.stride, t.offset, t.nbytes] for t in self.tensors],
                 "regions": [[region.size, region.checksums] for region in self.regions],
@@ -136,6 +151,7 @@ class Manifest:
             tensors=tuple(_tensor(row) for row in _field(value, "tensors", list)),
             regions=tuple(_region(row) for row in _field(value, "regions", list)),
             content=_field(value, "content", str),
+            checksum=_field({"checksum": CRC32} | value, "checksum", str),
         )
         _check(manifest)
         if _field(value, "nbytes", int) != manifest.nbytes:
@@ -190,16 +206,19 @@ def _placed(spec: TensorSpec, owners: dict[str, TensorSpec], offsets: dict[str, 
 
 
 def _check(manifest: Manifest) -> None:
-    if manifest.kind not in ("memfd", "cuda"):
-        raise BadInput(f"a manifest of kind {manifest.kind!r}; known are memfd, cuda")
+    if manifest.kind not in CHECKSUMS:
+        raise BadInput(f"a manifest of kind {manifest.kind!r}; known are {', '.join(CHECKSUMS)}")
+    if manifest.checksum not in CHECKSUM_BITS:
+        known = ", ".join(CHECKSUM_BITS)
+        raise BadInput(f"a manifest with the checksum {manifest.checksum!r}; this release knows {known}")
     if not 0 <= manifest.rank < 1 << 16:
         raise BadInput(f"a manifest of rank {manifest.rank}")
     _check_content(manifest.content)
     for number, region in enumerate(manifest.regions):
         if not 0 < region.size < _LARGEST or len(region.checksums) != -(-region.size // CHUNK):
             raise BadInput(f"region {number} of {region.size} bytes has {len(region.checksums)} checksums")
-        if not all(0 <= checksum < 1 << 32 for checksum in region.checksums):
-            raise BadInput(f"region {number} has a checksum that is no crc32")
+        if not all(0 <= checksum < 1 << CHECKSUM_BITS[manifest.checksum] for checksum in region.checksums):
+            raise BadInput(f"region {number} has a checksum that is no {manifest.checksum}")
     _check_names(manifest.tensors)
     _check_places(manifest.tensors, manifest.nbytes)
 

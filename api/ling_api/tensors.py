@@ -69,15 +69,34 @@ def _storage(mapping: Mapping, entry: TensorEntry) -> torch.Tensor:
     """The entry's bytes as a flat uint8 tensor."""
     import torch
 
-    if mapping.device != "cpu":
-        raise DeviceError(f"tensor {entry.name!r}: no tensors over memory of {mapping.device} in this release")
     if entry.offset < 0 or entry.offset + entry.nbytes > mapping.size:
         raise BadInput(f"tensor {entry.name!r} ends at {entry.offset + entry.nbytes}, behind the set's {mapping.size}")
+    if mapping.device != "cpu":
+        return _device_storage(mapping, entry)
     if entry.nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     # Not mapping.buffer(): torch warns about a view that is not writable, and has no notion of one.
     memory = (ctypes.c_ubyte * entry.nbytes).from_address(mapping.address + entry.offset)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _device_storage(mapping: Mapping, entry: TensorEntry) -> torch.Tensor:
+    import torch
+
+    try:
+        if entry.nbytes == 0:
+            return torch.empty(0, dtype=torch.uint8, device=mapping.device)
+        return torch.as_tensor(_DeviceBytes(mapping.address + entry.offset, entry.nbytes), device=mapping.device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA, or one that finds no driver
+        raise DeviceError(f"tensor {entry.name!r}: torch cannot use memory of {mapping.device}: {error}") from error
+
+
+class _DeviceBytes:
+    """Device memory as torch takes it over without a copy; it finds the device by the address itself."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        # Not marked as read-only: torch has no notion of it.
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 2}
 
 
 def _over(storage: torch.Tensor, entry: TensorEntry) -> torch.Tensor:

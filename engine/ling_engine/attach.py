@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.1
 _MAX_DECLINED = 50  # tickets in a row that the agent does not take
-SAMPLE = 8  # chunks checked before serving
+SAMPLE = 8  # chunks of host memory checked before serving; a device's memory is checked in full
 _PAUSE_S, _PAUSES_S = 0.01, 60.0  # after each chunk of the background check, and of all together
 
 
@@ -91,9 +91,11 @@ def pause(chunks: int) -> float:
 def _rest(one: Attached) -> list[checks.Chunk]:
     if one.filled:
         return []
-    regions = one.manifest.regions
-    sampled = set(_sample(one.manifest))
-    return [chunk for chunk in checks.all_chunks(regions) if chunk not in sampled]
+    looked_at = _sample(one.manifest)
+    if looked_at is None:
+        return []
+    sampled = set(looked_at)
+    return [chunk for chunk in checks.all_chunks(one.manifest.regions) if chunk not in sampled]
 
 
 async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, identity: Identity) -> Attached:
@@ -119,8 +121,8 @@ async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, ident
     return Attached(manifest=manifest, mapping=mapping, filled=False)
 
 
-def _sample(manifest: Manifest) -> tuple[checks.Chunk, ...]:
-    return checks.sample_plan(manifest.regions, seed=manifest.set_id, count=SAMPLE)
+def _sample(manifest: Manifest) -> tuple[checks.Chunk, ...] | None:
+    return checks.before_serving(manifest, sample=SAMPLE)
 
 
 def named(twin: WeightTwin, identity: Identity) -> str:

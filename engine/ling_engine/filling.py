@@ -11,7 +11,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from ling_api import checks, fdpass
+from ling_api import checks, fdpass, sameregion
 from ling_api.errors import FillFailed
 from ling_api.manifest import Manifest, plan_layout
 
@@ -160,8 +160,7 @@ class Fill:
     async def _is_ours(self, ticket: str) -> bool:
         frames = await self._cohort.link.request(({"op": "fetch", "ticket": ticket}, ()))
         try:
-            theirs = [os.fstat(fd).st_ino for fd in sealed.handed_over(frames).regions]
-            return theirs == [os.fstat(fd).st_ino for fd in self._fds]
+            return sameregion.all_same(sealed.handed_over(frames).regions, self._fds)
         finally:
             for _, fds in frames:
                 fdpass.close_all(fds)

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ling_api import fdpass
+from ling_api import fdpass, sameregion
 from ling_api.errors import BadInput, LingError
 from ling_api.manifest import Manifest
 from ling_api.memory import memfd
@@ -44,10 +44,9 @@ class _Held:
     identity: bytes = b""
 
     def number_of(self, fds: Sequence[int]) -> int | None:
-        """Which part has the same regions (same inodes). Shareable handles of devices have no inodes of their own."""
-        inodes = [os.fstat(fd).st_ino for fd in fds]
+        """Which part has the same regions."""
         for number, part in enumerate(self.parts):
-            if self.kind == "memfd" and inodes == [os.fstat(fd).st_ino for fd in part.fds]:
+            if sameregion.all_same(fds, part.fds):
                 return number
         return None
 
@@ -79,7 +78,7 @@ class Store:
     def deposit(
         self, slot: str, name: str, kind: str, sizes: Sequence[int], fds: list[int], *, only: int | None = None
     ) -> int:
-        """Keeps one part; returns its number. The same regions (same inodes) again are that part again.
+        """Keeps one part; returns its number. The same regions again are that part again.
 
         With `only`, regions that are not known become that part or none: -1 is returned.
         """

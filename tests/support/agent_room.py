@@ -113,9 +113,9 @@ class AgentRoom:
             self.launchers.append(launcher)
         return launcher
 
-    async def rank(self, launcher: LauncherClient, server: str) -> RankProcess:
+    async def rank(self, launcher: LauncherClient, server: str, **options: str) -> RankProcess:
         """Forks a server: its rank's process, and the launcher's word STARTED."""
-        rank = await asyncio.to_thread(RankProcess, launcher.folder, server)
+        rank = await asyncio.to_thread(RankProcess, launcher.folder, server, **options)
         self.ranks.append(rank)
         launcher.server = server
         await launcher.event(1)

@@ -185,13 +185,13 @@ class RankError(Exception):
 class RankProcess:
     """A RankClient in a process of its own; `kill` is SIGKILL."""
 
-    def __init__(self, folder: Path, server: str, rank: int = 0) -> None:
+    def __init__(self, folder: Path, server: str, rank: int = 0, *, module: str = "tests.support.rank_client") -> None:
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.rank_client", str(folder), server, str(rank)],
+            [sys.executable, "-m", module, str(folder), server, str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": PYTHONPATH},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])},
         )
         assert self._line() == "ready"
 
@@ -223,14 +223,14 @@ class RankProcess:
                     pipe.close()
 
 
-def run_rank(folder: str, server: str, rank: str) -> None:
+def run_rank(folder: str, server: str, rank: str, *, client: type[RankClient] | None = None) -> None:
     """The child of RankProcess."""
-    client = RankClient(Path(folder), server, int(rank))
+    one = (client or RankClient)(Path(folder), server, int(rank))
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         method, *args = json.loads(line)
         try:
-            answer = getattr(client, method)(*args)
+            answer = getattr(one, method)(*args)
         except RankError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)

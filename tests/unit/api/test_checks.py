@@ -33,6 +33,17 @@ class Bytes:
         return memoryview(self.data)[offset : offset + nbytes]
 
 
+class Device(Bytes):
+    """The same on a device that sums its own chunks."""
+
+    device = "cuda:0"
+
+    def sums(self, offset: int, nbytes: int) -> list[int]:
+        self.read.append((offset, nbytes))
+        ends = range(offset, offset + nbytes, CHUNK)
+        return [checks.sum64(self.data[at : min(at + CHUNK, offset + nbytes)]) for at in ends]
+
+
 SIZES = (CHUNK + 4096, CHUNK)
 
 
@@ -98,6 +109,57 @@ def test_a_mapping_of_another_size_is_refused(mapping: Bytes, manifest: Manifest
     del mapping.data[-1]
     with pytest.raises(AttachCheckFailed, match=f"has {sum(SIZES) - 1} bytes; the manifest says {sum(SIZES)}"):
         checks.verify(mapping, manifest)  # type: ignore[arg-type]
+
+
+class TestOnADevice:
+    @pytest.fixture
+    def device(self, mapping: Bytes) -> Device:
+        return Device(bytes(mapping.data))
+
+    @pytest.fixture
+    def sealed(self, device: Device, manifest: Manifest) -> Manifest:
+        regions = checks.checksum_regions(device, SIZES)  # type: ignore[arg-type]
+        device.read.clear()
+        return dataclasses.replace(manifest, kind="cuda", checksum="", regions=regions)
+
+    def test_every_chunk_has_its_sum64(self, device: Device, sealed: Manifest) -> None:
+        assert sealed.checksum == "sum64"
+        assert sealed.regions[1] == RegionEntry(CHUNK, (checks.sum64(bytes(device.data[CHUNK + 4096 :])),))
+
+    def test_a_region_is_one_call(self, device: Device, sealed: Manifest) -> None:
+        checks.verify(device, sealed)  # type: ignore[arg-type]
+        assert device.read == [(0, CHUNK + 4096), (CHUNK + 4096, CHUNK)]
+
+    def test_chunks_apart_are_calls_apart(self, device: Device, sealed: Manifest) -> None:
+        checks.verify(device, sealed, [Chunk(0, 1), Chunk(1, 0)])  # type: ignore[arg-type]
+        assert device.read == [(CHUNK, 4096), (CHUNK + 4096, CHUNK)]
+
+    @pytest.mark.parametrize("at", [0, CHUNK, CHUNK + 4095, CHUNK + 4096, -1])
+    def test_a_flipped_bit_is_named(self, device: Device, sealed: Manifest, at: int) -> None:
+        device.data[at] ^= 0x80
+        chunk = at // CHUNK if 0 <= at < CHUNK + 4096 else 0
+        region = 0 if 0 <= at < CHUNK + 4096 else 1
+        with pytest.raises(AttachCheckFailed, match=f"region {region}, chunk {chunk} of the nextn weights"):
+            checks.verify(device, sealed)  # type: ignore[arg-type]
+
+    def test_the_host_finds_the_same_sums_in_a_copy(self, mapping: Bytes, sealed: Manifest) -> None:
+        checks.verify(mapping, sealed)  # type: ignore[arg-type]
+        mapping.data[5] ^= 1
+        with pytest.raises(AttachCheckFailed, match="region 0, chunk 0"):
+            checks.verify(mapping, sealed)  # type: ignore[arg-type]
+
+    def test_an_older_manifests_crc32_is_compared_by_copy(self, device: Device, manifest: Manifest) -> None:
+        old = dataclasses.replace(manifest, kind="cuda", checksum="crc32")
+        checks.verify(device, old)  # type: ignore[arg-type]
+        device.data[-1] ^= 1
+        with pytest.raises(AttachCheckFailed, match="region 1, chunk 0"):
+            checks.verify(device, old)  # type: ignore[arg-type]
+
+    def test_all_is_compared_before_serving_and_of_host_memory_a_sample(
+        self, sealed: Manifest, manifest: Manifest
+    ) -> None:
+        assert checks.before_serving(sealed, sample=1) is None
+        assert len(checks.before_serving(manifest, sample=1) or ()) == 1
 
 
 class TestSamplePlan:

@@ -140,6 +140,9 @@ WRONG: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda v: v.update(rank=True), "rank must be int, not bool"),
     (lambda v: v.update(kind="disk"), "kind 'disk'; known are memfd, cuda"),
     (lambda v: v.update(content="abc"), "no sha256"),
+    (lambda v: v.update(checksum="md5"), "the checksum 'md5'; this release knows crc32, sum64"),
+    (lambda v: v.update(checksum=7), "checksum must be str, not int"),
+    (lambda v: v.update(kind="cuda", checksum="sum64", regions=[[4096, [1 << 64]]]), "no sum64"),
     (lambda v: v.pop("tensors"), "tensors must be list"),
     (lambda v: v.update(nbytes=4097), "of 4097 bytes whose regions have 4096"),
     (lambda v: v.update(regions=[[4096]]), "region must be"),
@@ -163,6 +166,21 @@ WRONG: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda v: with_tensor(v, 4, 1024), "'tied' and 'b' overlap and are no aliases"),
     (lambda v: with_tensor(v, 5, True), "tensor must be"),
 ]
+
+
+@pytest.mark.parametrize(("kind", "checksum", "largest"), [("memfd", "crc32", 32), ("cuda", "sum64", 64)])
+def test_each_kind_of_memory_has_its_checksum(kind: str, checksum: str, largest: int) -> None:
+    regions = (RegionEntry(4096, ((1 << largest) - 1,)),)
+    manifest = dataclasses.replace(GOOD, kind=kind, checksum="", regions=regions)
+    assert manifest.checksum == checksum
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+@pytest.mark.parametrize("kind", ["memfd", "cuda"])
+def test_a_manifest_of_an_older_release_has_crc32(kind: str) -> None:
+    value = json.loads(dataclasses.replace(GOOD, kind=kind).to_bytes())
+    del value["checksum"]
+    assert Manifest.from_bytes(json.dumps(value).encode()).checksum == "crc32"
 
 
 @pytest.mark.parametrize(("change", "sentence"), WRONG, ids=[sentence for _, sentence in WRONG])

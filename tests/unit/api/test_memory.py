@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.descriptors import none_leaked
+from tests.support.fake_cuda import FakeCuda, FakeGpu
 from tests.support.fake_memory import FakeDevice, FakeRank
 
 from ling_api import checks, fdpass
@@ -16,6 +17,7 @@ from ling_api.errors import AttachCheckFailed, BadInput, DeviceError, WriterLeft
 from ling_api.identity import Identity
 from ling_api.manifest import Manifest, TensorSpec, plan_layout
 from ling_api.memory.base import holder
+from ling_api.memory.cuda import CudaMapping, CudaMemory
 from ling_api.memory.memfd import MemfdMapping, MemfdMemory
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ class SmallMemfd(MemfdMemory):
     """The real one with small regions, so that tensors span them."""
 
     granularity = 4096
+    max_region = 64 << 10
+
+
+class SmallCuda(CudaMemory):
+    """The real one too, on a driver in memory."""
+
     max_region = 64 << 10
 
 
@@ -59,7 +67,25 @@ def fake_backend() -> Backend:
     )
 
 
-@pytest.fixture(params=[memfd_backend, fake_backend], ids=["memfd", "fake"])
+def cuda_backend() -> Backend:
+    gpu = FakeGpu()
+    filler, attacher = FakeCuda(gpu), FakeCuda(gpu)
+
+    def write(mapping: CudaMapping, offset: int, data: bytes) -> None:
+        driver = filler if mapping.address in filler.maps else attacher
+        try:
+            driver.store(mapping.address + offset, data)
+        except PermissionError as error:
+            raise DeviceError(str(error)) from error
+
+    def finish() -> None:
+        filler.finish()
+        attacher.finish()
+
+    return Backend(SmallCuda(driver=filler), SmallCuda(driver=attacher), write, finish)
+
+
+@pytest.fixture(params=[memfd_backend, fake_backend, cuda_backend], ids=["memfd", "fake", "cuda"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     backend: Backend = request.param()
     with none_leaked():
@@ -172,8 +198,6 @@ WRONG: dict[str, Callable[[Backend, list[int], Any], object]] = {
     "map: sizes swapped": lambda b, fds, m: b.attacher.map(fds, [4096, 8192], writable=False),
     "map: sizes missing": lambda b, fds, m: b.attacher.map(fds, [8192], writable=False),
     "read-only: one missing": lambda b, fds, m: m.make_read_only(fds[:1]),
-    "read-only: wrong order": lambda b, fds, m: m.make_read_only(fds[::-1]),
-    "read-only: another region": lambda b, fds, m: m.make_read_only([fds[0], fds[0]]),
     "extend: other size": lambda b, fds, m: m.extend(fds[0], 4096),
     "extend: after read-only": extend_after_read_only,
     "buffer: behind the end": lambda b, fds, m: m.buffer(8192, 4097),
@@ -187,6 +211,22 @@ def test_a_wrong_call_is_a_device_error(
 ) -> None:
     with pytest.raises(DeviceError):
         call(*filled)
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 0)], ids=["wrong order", "another region"])
+def test_read_only_takes_the_mappings_own_regions(
+    filled: tuple[Backend, list[int], Mapping], order: tuple[int, int]
+) -> None:
+    backend, fds, mapping = filled
+    chosen = [fds[number] for number in order]
+    if isinstance(backend.filler, CudaMemory):  # access is the mapping's there, whatever the descriptors are
+        mapping.make_read_only(chosen)
+        assert isinstance(mapping, CudaMapping)
+        with pytest.raises(DeviceError):
+            backend.write(mapping, 0, b"late")
+        return
+    with pytest.raises(DeviceError):
+        mapping.make_read_only(chosen)
 
 
 def test_a_closed_mapping_takes_no_call(backend: Backend) -> None:

@@ -66,6 +66,15 @@ def test_one_slot_has_so_many_regions_and_no_more(monkeypatch: pytest.MonkeyPatc
         store.close()
 
 
+def test_regions_of_a_gpu_are_known_again_though_their_files_look_alike() -> None:
+    with none_leaked():
+        store, own = Store(), [os.open("/dev/null", os.O_RDWR) for _ in SIZES]
+        assert store.deposit(SLOT, SET.id, "cuda", SIZES, [os.dup(fd) for fd in own]) == 0
+        assert store.deposit(SLOT, SET.id, "cuda", SIZES, own) == 0
+        assert store.deposit(SLOT, SET.id, "cuda", SIZES, [os.open("/dev/null", os.O_RDWR) for _ in SIZES]) == 1
+        store.close()
+
+
 def test_the_same_regions_again_are_the_same_part() -> None:
     with none_leaked():
         store, own = Store(), regions()

@@ -50,9 +50,9 @@ async def attach(cohort: Cohort, twins: dict[str, tuple[WeightTwin, Identity]]) 
             for name, ticket in answer.granted.items():
                 if name not in attached:
                     attached[name] = await _fetch(cohort, name, ticket, *twins[name])
-            for name, ticket in answer.tickets.items():
-                if name not in attached:
-                    attached[name] = await filling.Fill(cohort, name, *twins[name]).run(ticket)
+            fill = next((name for name in answer.tickets if name not in attached), "")
+            if fill:  # one at a time: by the end of it the other tickets are too old
+                attached[fill] = await filling.Fill(cohort, fill, *twins[fill]).run(answer.tickets[fill])
         except LinkLost:
             _log.warning("attach=interrupted reason=agent-gone held=%d of=%d", len(attached), len(twins))
             continue

@@ -199,8 +199,7 @@ class Launcher:
         if self._state.phase in (Phase.STARTING, Phase.WARM):
             return False
         if self._server is not None and self._state.phase in (Phase.ACTIVE, Phase.LEAVING):
-            self._server.child.put({"op": "parked"}, tuple(fds))
-            return True
+            return self._server.child.put({"op": "parked"}, fds)
         return self._line.pass_on(fds)
 
     def _server_attaches(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .settings import EngineSettings
 
@@ -44,9 +44,9 @@ class Child:
     doomed: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
-    def put(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        if self.channel is not None:
-            self.channel.put(message, fds)
+    def put(self, message: dict[str, Any], fds: Sequence[int] = ()) -> bool:
+        """False: it is not there to be told."""
+        return self.channel is not None and self.channel.put(message, fds)
 
     def kill(self) -> None:
         """SIGKILL, as soon as its pid is known."""
@@ -71,10 +71,6 @@ class Processes:
         self.zygote_starts = 0
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
-
-    @property
-    def zygote_pid(self) -> int:
-        return self._zygote_pid
 
     def start(self) -> None:
         """Starts a zygote; requests wait in its socket until it has imported everything."""

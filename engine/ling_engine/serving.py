@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .middleware import Middleware
 
 _log = logging.getLogger(__name__)
-KEEP_ALIVE_S = 75  # longer than any client's pool keeps an idle connection
+KEEP_ALIVE_S = 100  # longer than clients' pools keep an idle connection (httpx 5 s, most proxies 60 s, Go 90 s)
 _TICK_S = 0.02
 _CUT_PATIENCE_S = 1.0  # for cut requests to send their error
 _PASS_AT_ONCE = 64
@@ -127,8 +127,8 @@ class SlotServer:
         for connection in list(self._uvicorn.server_state.connections):
             connection.shutdown()
         if self._ticks is not None:
-            self._uvicorn.should_exit = True
-            await self._ticks
+            self._ticks.cancel()  # it would notice an end within 0.1 s only, and a successor may wait for our memory
+            await asyncio.wait([self._ticks])
         await self._uvicorn.lifespan.shutdown()
 
     def _busy(self) -> bool:

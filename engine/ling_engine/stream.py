@@ -74,8 +74,7 @@ class AgentLine:
         """Offers client connections (duplicates) to whoever serves; `on_parked` if nobody does. False: no agent."""
         if self._folder is None or not self._welcomed:
             return False
-        self._folder.put({"op": "pass", "count": len(fds)}, fds)
-        return True
+        return self._folder.put({"op": "pass", "count": len(fds)}, fds)
 
     async def flush(self) -> None:
         """Waits, a moment at most, until what was sent is on its way: for a process about to exit."""

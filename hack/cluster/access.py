@@ -203,7 +203,7 @@ class Cluster:
         if self.local:
             engine = ROOT / ".venv/bin/ling-engine"
             folder = self.kubeconfig.parent / "models" / name
-            run(engine, "make-model", folder, "--preset", preset, "--seed", str(seed))
+            run(engine, "make-model", folder, "--preset", preset, "--seed", str(seed), "--force")
         else:
             self._make_model_on_nodes(name, preset, seed)
         return f"host:///{name}"
@@ -240,7 +240,7 @@ class Cluster:
 
 
 def _model_pod(pod: str, node: str, model: str, preset: str, seed: int) -> dict[str, Any]:
-    command = ["ling-engine", "make-model", f"/models/{model}", "--preset", preset, "--seed", str(seed)]
+    command = ["ling-engine", "make-model", f"/models/{model}", "--preset", preset, "--seed", str(seed), "--force"]
     folder = {"name": "models", "hostPath": {"path": "/var/lib/ling/models", "type": "DirectoryOrCreate"}}
     container = {
         "name": "make",

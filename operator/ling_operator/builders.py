@@ -178,15 +178,11 @@ def _engine(observed: Observed, revision: str, part: EnginePart, grace_seconds: 
     resources = part.engine.resources.to_dict()
     limits = {**resources.get("limits", {}), names.RESOURCE: "1"}
 
-    def from_field(name: str, path: str) -> dict[str, Any]:
-        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
     container: dict[str, Any] = {
         "name": "engine",
         "image": part.engine.image,
         "imagePullPolicy": "IfNotPresent",
         "args": engine_args(observed.name, revision, part, grace_seconds),
-        "env": [from_field(names.ENV_POD, "metadata.name"), from_field(names.ENV_POD_UID, "metadata.uid")],
         "ports": [{"name": "probes", "containerPort": names.PROBE_PORT, "protocol": "TCP"}],
         "resources": {**resources, "limits": limits},
         "livenessProbe": _probe(

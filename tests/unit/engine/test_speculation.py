@@ -41,9 +41,12 @@ def test_the_longest_right_prefix_is_accepted(drafts: list[int], choices: list[i
     assert accept_prefix(drafts, choices) == kept
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(
+    ("level", "sampling"),
+    [(0.9, Sampling()), (0.6, Sampling()), (0.3, Sampling()), (0.6, DRAWN)],
+    ids=["0.9", "0.6", "0.3", "0.6-drawn"],
+)
 @pytest.mark.parametrize(("name", "window"), DRAFTS)
-@pytest.mark.parametrize("level", DIALS)
 def test_a_draft_changes_no_token(level: float, name: str, window: int, sampling: Sampling) -> None:
     made = bench(DIALS[level])
     plain = run(made, "", 0, HELLO, sampling=sampling)
@@ -146,7 +149,6 @@ def test_a_wrong_roll_back_changes_tokens(
     made = bench(DIALS[0.3])
     plain = tokens(run(made, "", 0, HELLO))
     monkeypatch.setattr(*MUTATIONS[mutation])
-    assert tokens(run(made, "", 0, HELLO)) == plain  # nothing is rolled back without a draft
     assert tokens(run(made, name, window, HELLO)) != plain
 
 

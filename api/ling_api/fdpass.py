@@ -13,6 +13,7 @@ import errno
 import json
 import math
 import os
+import resource
 import select
 import socket
 import struct
@@ -51,6 +52,12 @@ def close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
+
+
+def allow_many() -> None:
+    """Lets this process and those it starts open as many descriptors as the system allows: 1024, the usual, are few."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:

@@ -100,7 +100,7 @@ _SET_AND_FD: Final = Shape(_ONE_SET, _one_fd)
 _LISTENER: Final = Shape({}, _one_fd)
 _HAVE_LISTENER: Final = Shape({"netns": _whole(0)}, _one_fd)
 _CONNECTIONS: Final = Shape({"count": _whole(1, MAX_FDS)}, _count_fds)
-_MEMBERS: Final = Shape({"members": _members}, optional={"term": _whole(0)})
+_MEMBERS: Final = Shape({"members": _members}, optional={"term": _whole(0, (1 << 32) - 1)})
 _REASON: Final = Shape({"reason": _text})
 _STORED: Final = Shape({**_ONE_SET, "part": _whole(0, _MAX_PARTS - 1)})
 
@@ -141,7 +141,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "word": Shape({"ready": _flag, "message": _text}),
         "released": _PLAIN,
     },
-    "launcher->agent": {**_BACKS_UP, "hello": _hello("launcher")},
+    "launcher->agent": {**_BACKS_UP, "hello": _hello("launcher"), "pass": _CONNECTIONS},
     "agent->launcher": {**_BACKED_UP, "ticket": Shape(_TICKET), "park": _CONNECTIONS},
     "rank->agent": {
         "hello": _hello("rank", server=_text, rank=_whole(0, 1 << 16)),

@@ -31,14 +31,10 @@ PROBE_PORT: Final = 8002
 METRICS_PORT: Final = 9400
 BACKLOG: Final = 4096  # the keeper's listen(); every acceptor repeats it, because a second listen() resets it
 
-# environment of keeper and engine containers
+# environment of engine containers
 ENV_RUN_DIR: Final = "LING_RUN"
-ENV_PORT: Final = "LING_PORT"
-ENV_ADDRESS: Final = "LING_ADDRESS"
 ENV_PROBE_PORT: Final = "LING_PROBE_PORT"
 ENV_RUNTIME: Final = "LING_RUNTIME"
-ENV_POD: Final = "POD_NAME"
-ENV_POD_UID: Final = "POD_UID"
 
 # conditions of a LingSlot
 WEIGHTS_HELD: Final = "WeightsHeld"

@@ -2,8 +2,8 @@
 
 The schema, its defaults and its rules live in `crds/*.yaml`; the defaults here are the same (a test compares them), for
 objects that did not pass an API server. Two kinds of default must not be confused: what a field is *now* when it is
-left out (the dataclasses' defaults), and BASELINE, what it meant when it entered the schema. A revision leaves out every
-value that equals its baseline, so neither a new field nor a changed default ever rolls an engine.
+left out (the dataclasses' defaults), and BASELINE, what it meant when it entered the schema. A revision leaves out
+every value that equals its baseline, so neither a new field nor a changed default ever rolls an engine.
 """
 
 from __future__ import annotations

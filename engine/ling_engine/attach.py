@@ -20,6 +20,8 @@ from .cohort import Attached
 from .rank import Declined, LinkLost
 
 if TYPE_CHECKING:
+    import threading
+
     from ling_api.manifest import Manifest
 
     from .cohort import Cohort
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 0.1
 _MAX_DECLINED = 50  # tickets in a row that the agent does not take
 SAMPLE = 8  # chunks checked before serving
+_PAUSE_S, _PAUSES_S = 0.01, 60.0  # after each chunk of the background check, and of all together
 
 
 async def attach(cohort: Cohort, twins: dict[str, tuple[WeightTwin, Identity]]) -> dict[str, Attached]:
@@ -47,9 +50,9 @@ async def attach(cohort: Cohort, twins: dict[str, tuple[WeightTwin, Identity]]) 
             for name, ticket in answer.granted.items():
                 if name not in attached:
                     attached[name] = await _fetch(cohort, name, ticket, *twins[name])
-            for name, ticket in answer.tickets.items():
-                if name not in attached:
-                    attached[name] = await filling.Fill(cohort, name, *twins[name]).run(ticket)
+            fill = next((name for name in answer.tickets if name not in attached), "")
+            if fill:  # one at a time: by the end of it the other tickets are too old
+                attached[fill] = await filling.Fill(cohort, fill, *twins[fill]).run(answer.tickets[fill])
         except LinkLost:
             _log.warning("attach=interrupted reason=agent-gone held=%d of=%d", len(attached), len(twins))
             continue
@@ -71,8 +74,21 @@ def say_mapped(link: RankLink, attached: dict[str, Attached]) -> None:
         link.put({"op": "mapped", "set": name})
 
 
-def rest(one: Attached) -> list[checks.Chunk]:
-    """The chunks that were not looked at before serving."""
+def check_rest(one: Attached, ending: threading.Event) -> None:
+    """The chunks that were not looked at before serving, one by one. Raises AttachCheckFailed: it ends the server."""
+    chunks = _rest(one)
+    for chunk in chunks:
+        checks.verify(one.mapping, one.manifest, [chunk])
+        if ending.wait(pause(len(chunks))):
+            return
+
+
+def pause(chunks: int) -> float:
+    """Seconds after each chunk: never a core for itself, and all pauses together at most half of two minutes."""
+    return min(_PAUSE_S, _PAUSES_S / max(chunks, 1))
+
+
+def _rest(one: Attached) -> list[checks.Chunk]:
     if one.filled:
         return []
     regions = one.manifest.regions

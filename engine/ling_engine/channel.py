@@ -42,11 +42,19 @@ class Channel:
         self.closed = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
-    def put(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Sends a frame, now or as soon as the peer reads; the caller keeps `fds`. After the end: dropped."""
+    def put(self, message: Message, fds: Sequence[int] = ()) -> bool:
+        """Sends a frame, now or as soon as the peer reads; the caller keeps `fds`.
+
+        False: the connection has ended, perhaps by this frame (no descriptor left for its duplicates).
+        """
         if not self.closed:
-            self._writer.put(message, fds)
-            self._writable()
+            try:
+                self._writer.put(message, fds)
+            except OSError as error:
+                self._end(error)
+            else:
+                self._writable()
+        return not self.closed
 
     def drain(self) -> None:
         """Delivers the frames that a peer known to be dead left behind."""

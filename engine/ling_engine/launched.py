@@ -38,7 +38,8 @@ class LaunchedServer:
         self.phase = "started"
         self.phases: dict[str, float] = {}
         self.progress = 0.0
-        self.sets: list[str] = []
+        self.sets: list[str] = []  # all that it ever asked for: it has them attached, or is filling them
+        self.asked: list[str] = []  # by the last attach request
         self.pending: int | None = None  # the attach request that awaits its final answer
         self.performance: dict[str, Any] = {}
         self.reason = ""
@@ -65,7 +66,7 @@ class LaunchedServer:
         return pb.Server(id=self.id, phase=f"PHASE_{self.phase.upper()}", sets=self.sets)
 
     def attach(self) -> pb.Attach:
-        return pb.Attach(request=self.pending or 0, server=self.id, sets=self.sets)
+        return pb.Attach(request=self.pending or 0, server=self.id, sets=self.asked)
 
     def performed(self) -> pb.Performance:
         return pb.Performance(**{name: self.performance[name] for name in _FIELDS})
@@ -104,7 +105,8 @@ class LaunchedServer:
                 self.progress = message["progress"]
                 self._on_phase(self.phase)
             case "attach":
-                self.pending, self.sets = message["re"], message["sets"]
+                self.pending, self.asked = message["re"], message["sets"]
+                self.sets += [each for each in self.asked if each not in self.sets]
                 self._on_attach()
             case "performance":
                 self.performance = message

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ling_api import fdpass
-from ling_api.errors import AgentUnreachable
+from ling_api.errors import AgentUnreachable, BadInput
 from ling_api.identity import Identity
 from ling_api.v1 import agent_pb2 as pb
 
@@ -20,12 +21,13 @@ from . import launcher_metrics
 from .backups import Backups
 from .launched import LaunchedServer
 from .lifecycle import Action, Event, Phase, State, decide
+from .parked import Parked
 from .probes import Probes
 from .processes import Child, Processes
 from .stream import AgentLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .settings import EngineSettings
 
@@ -47,6 +49,7 @@ async def launch(settings: EngineSettings) -> int:
     """Runs until told to end; returns the exit code. Raises AgentUnreachable."""
     if not settings.run_dir.is_dir():
         raise AgentUnreachable(f"--run-dir {settings.run_dir}: no such folder; the node agent mounts it into the pod")
+    fdpass.allow_many()  # the server has one for each client, parked ones are here
     launcher = Launcher(settings)
     try:
         return await launcher.run()
@@ -67,7 +70,7 @@ class Launcher:
         self._weights: list[pb.WeightSet] = []
         self._plan: dict[str, int] = {}
         self._server: LaunchedServer | None = None
-        self._parked: list[int] = []
+        self._parked = Parked(self._place)
         self._metrics = launcher_metrics.LauncherMetrics()
         self._backups = Backups()
         self._processes = Processes(settings, lambda code: self._post(Event.CHECK_FAILED, code or 1))
@@ -76,20 +79,25 @@ class Launcher:
             self._backups,
             hello=self._hello,
             on_message=self._from_agent,
-            on_parked=self._parked.extend,
+            on_parked=self._parked.keep,
         )
         self._joined: asyncio.Task[None] | None = None
         self._probes = Probes({"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics_text})
 
     async def run(self) -> int:
-        """The exit code, when the table says EXIT."""
+        """The exit code, when the table says EXIT. Raises BadInput for a port that cannot be had."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._post, Event.SIGTERM)
-        port = await self._probes.start(self._settings.probe_port)
+        try:
+            port = await self._probes.start(self._settings.probe_port)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise BadInput(f"--probe-port {self._settings.probe_port}: cannot listen there: {reason}") from error
         _log.info("launcher=started command=%s probes=%d", self._settings.command, port)
         self._processes.start()
         self._describe()
         code = await self._done
+        self._parked.settle()
         await self._line.flush()
         return code
 
@@ -99,7 +107,7 @@ class Launcher:
             self._joined.cancel()
         self._processes.close()
         self._backups.close()
-        fdpass.close_all(self._parked)
+        self._parked.close()
 
     # events in
 
@@ -145,6 +153,7 @@ class Launcher:
     def _from_agent(self, message: pb.AgentMessage) -> None:
         match message.WhichOneof("message"):
             case "welcome":
+                self._post(Event.WELCOMED)
                 self._say_what_is_pending()
             case "go":
                 self._post(Event.GO)
@@ -182,10 +191,16 @@ class Launcher:
         self._line.send(server_event=self._server.event())
         if phase in _HEARD:
             self._post(_HEARD[phase])
-        if phase == "accepting" and self._parked:
-            self._server.child.put({"op": "parked"}, tuple(self._parked))
-            fdpass.close_all(self._parked)
-            self._parked.clear()
+        if phase == "accepting":
+            self._parked.settle()
+
+    def _place(self, fds: Sequence[int]) -> bool:
+        """Parked connections go to a server that accepts, wait for one that starts, else the agent knows better."""
+        if self._state.phase in (Phase.STARTING, Phase.WARM):
+            return False
+        if self._server is not None and self._state.phase in (Phase.ACTIVE, Phase.LEAVING):
+            return self._server.child.put({"op": "parked"}, fds)
+        return self._line.pass_on(fds)
 
     def _server_attaches(self) -> None:
         if self._server is not None:

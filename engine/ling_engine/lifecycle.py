@@ -29,6 +29,7 @@ class Event(StrEnum):
 
     CHECKED = "checked"
     CHECK_FAILED = "check-failed"  # with an exit code
+    WELCOMED = "welcomed"  # by the agent, perhaps a new one
     GO = "go"
     TOLD_ACTIVE = "told-active"
     TOLD_DRAINING = "told-draining"
@@ -62,6 +63,7 @@ class State:
     phase: Phase = Phase.CHECKING
     once: bool = False  # fill and exit
     leaving: bool = False  # exit when the server has ended
+    go_again: bool = False  # the agent saw our server dead, and said Go, before we saw it
     exit_code: int = 0
 
 
@@ -70,6 +72,7 @@ _P, _E, _A = Phase, Event, Action
 _DRAIN = (_A.TELL_DRAINING, _A.WATCH_DRAIN)
 _WITHOUT_SERVER = (_P.CHECKING, _P.GATED)
 _NOT_SERVING = (_P.STARTING, _P.WARM)
+_WITH_SERVER = (*_NOT_SERVING, _P.ACTIVE, _P.LEAVING, _P.DRAINING, _P.ENDING)
 
 # Every pair that does something; all others leave everything as it is.
 TABLE: dict[tuple[Phase, Event], tuple[Phase | None, tuple[Action, ...]]] = {
@@ -98,10 +101,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase | None, tuple[Action, ...]]] = {
         (phase, _E.STOP): (_P.ENDING, (_A.KILL_SERVER,))
         for phase in (*_NOT_SERVING, _P.ACTIVE, _P.LEAVING, _P.DRAINING)
     },
-    **{
-        (phase, _E.SERVER_EXITED): (_P.GATED, ())
-        for phase in (*_NOT_SERVING, _P.ACTIVE, _P.LEAVING, _P.DRAINING, _P.ENDING)
-    },
+    **{(phase, _E.SERVER_EXITED): (_P.GATED, ()) for phase in _WITH_SERVER},
 }
 _WITH_CODE = (Event.CHECK_FAILED, Event.STOP)
 INTERRUPTED = 7  # a fill that was told to end did not fill
@@ -109,6 +109,8 @@ INTERRUPTED = 7  # a fill that was told to end did not fill
 
 def decide(state: State, event: Event, code: int = 0) -> tuple[State, tuple[Action, ...]]:
     """The next state and what to do, in order. `code` is the exit code that some events carry."""
+    if event is Event.WELCOMED or (event is Event.GO and state.phase in _WITH_SERVER):
+        return replace(state, go_again=event is Event.GO), ()
     phase, actions = TABLE.get((state.phase, event), _STAY)
     if phase is None and not actions:
         return state, ()
@@ -128,4 +130,6 @@ def _after_exit(state: State, code: int) -> tuple[State, tuple[Action, ...]]:
     if state.once:
         exit_code = code if 0 <= code < 256 else 128 - code
         return replace(state, phase=Phase.ENDED, exit_code=exit_code), (Action.EXIT,)
+    if state.go_again:
+        return replace(state, phase=Phase.STARTING, go_again=False), (Action.START_SERVER,)
     return state, ()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .settings import EngineSettings
 
@@ -44,9 +44,9 @@ class Child:
     doomed: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
-    def put(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        if self.channel is not None:
-            self.channel.put(message, fds)
+    def put(self, message: dict[str, Any], fds: Sequence[int] = ()) -> bool:
+        """False: it is not there to be told."""
+        return self.channel is not None and self.channel.put(message, fds)
 
     def kill(self) -> None:
         """SIGKILL, as soon as its pid is known."""
@@ -71,10 +71,6 @@ class Processes:
         self.zygote_starts = 0
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
-
-    @property
-    def zygote_pid(self) -> int:
-        return self._zygote_pid
 
     def start(self) -> None:
         """Starts a zygote; requests wait in its socket until it has imported everything."""
@@ -131,8 +127,8 @@ class Processes:
 
     def _hung_up(self, child: Child) -> None:
         """Its control socket ended: it is dead, or dying, or was never forked (the zygote died with the request)."""
-        if child.pidfd is None:
-            self._end(child, UNKNOWN)
+        if child.pidfd is None:  # a zygote's sockets end before it can be reaped: whose end this is, is known then
+            child.timers.append(self._loop.call_later(_STATUS_PATIENCE_S, self._end, child, UNKNOWN))
         else:
             child.timers.append(self._loop.call_later(_EXIT_PATIENCE_S, child.kill))
 

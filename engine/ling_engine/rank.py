@@ -92,8 +92,7 @@ class RankLink:
         """Sends a message that wants no answer. False: no agent is there."""
         if self._channel is None or not self.connected:
             return False
-        self._channel.put(message, fds)
-        return True
+        return self._channel.put(message, fds)
 
     async def request(self, *frames: tuple[dict[str, Any], Sequence[int]]) -> list[Frame]:
         """Sends frames that are answered as one; returns the answer's frames, descriptors the caller's.

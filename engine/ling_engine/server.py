@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ling_api import checks, fdpass
+from ling_api import fdpass
 from ling_api.errors import Refused
 from ling_api.identity import FieldDifference
 from ling_api.memory.memfd import MemfdMemory
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _REPORT_S = 0.2  # how often changed figures and progress are told
-_PAUSE_S = 0.01  # after each chunk of the background check, so that it never takes a core for itself
-_REST_S = 120.0  # the background check is done by then, however large the set
 _LAUNCHER_GONE = 1
 
 
@@ -63,6 +62,7 @@ class Server:
         self._active = asyncio.Event()
         self._draining: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ending = threading.Event()  # asyncio.run() waits for the threads of the background check
         self._metrics = ServerMetrics()
         self._thread = ModelThread()
         self._http: SlotServer | None = None
@@ -85,7 +85,10 @@ class Server:
         self._start(self._link.run())
         self._start(self._report())
         self._start(self._live())
-        return await self._over
+        try:
+            return await self._over
+        finally:
+            self._ending.set()
 
     async def _live(self) -> None:
         await self._attach_and_serve()
@@ -134,7 +137,7 @@ class Server:
         )
         self._attached = await attach.attach(cohort, twins)
         for one in self._attached.values():
-            self._start(asyncio.to_thread(_check_rest, one))
+            self._start(asyncio.to_thread(attach.check_rest, one, self._ending))
 
     async def _until(self, condition: Coroutine[Any, Any, Any]) -> None:
         """Waits for it, or for the word to drain."""
@@ -264,12 +267,3 @@ class Server:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._over.done():
             self._over.set_exception(error)
-
-
-def _check_rest(one: Attached) -> None:
-    """The rest of a set's checksums, in two minutes at most. Raises AttachCheckFailed, which ends the server."""
-    chunks = attach.rest(one)
-    pause = min(_PAUSE_S, _REST_S / 2 / max(len(chunks), 1))
-    for chunk in chunks:
-        checks.verify(one.mapping, one.manifest, [chunk])
-        time.sleep(pause)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .middleware import Middleware
 
 _log = logging.getLogger(__name__)
-KEEP_ALIVE_S = 75  # longer than any client's pool keeps an idle connection
+KEEP_ALIVE_S = 100  # longer than clients' pools keep an idle connection (httpx 5 s, most proxies 60 s, Go 90 s)
 _TICK_S = 0.02
 _CUT_PATIENCE_S = 1.0  # for cut requests to send their error
 _PASS_AT_ONCE = 64
@@ -69,16 +69,19 @@ class SlotServer:
         self._ticks = asyncio.create_task(self._uvicorn.main_loop())
 
     async def accept(self, listener: int, backlog: int) -> None:
-        """Accepts on the listener (the descriptor becomes ours) instead of the one before, if any."""
+        """Accepts on the listener (the descriptor becomes ours) instead of the one before; not once we drain."""
         inode = os.fstat(listener).st_ino
-        if inode == self._inode and self._acceptor is not None:
+        if self._app.closing or (inode == self._inode and self._acceptor is not None):
             fdpass.close_all([listener])
             return
         sock = socket.socket(fileno=listener)
         sock.setblocking(False)
         acceptor = await asyncio.get_running_loop().create_server(self._protocol, sock=sock, backlog=backlog)
-        self._stop_accepting()
-        self._acceptor, self._inode = acceptor, inode
+        if self._app.closing:  # the word to drain came meanwhile
+            await _stop(acceptor)
+            return
+        former, self._acceptor, self._inode = self._acceptor, acceptor, inode
+        await _stop(former)
         waiting, self._waiting = self._waiting, []
         await self.adopt(waiting)
 
@@ -102,14 +105,17 @@ class SlotServer:
         `pass_on(fds)` sends idle connections to the successor (duplicates are made); False: nobody takes them now.
         """
         self._app.closing = True
-        self._stop_accepting()
+        former, self._acceptor = self._acceptor, None
+        await _stop(former)
         waiting, self._waiting = self._waiting, []
         await self.adopt(waiting)
         deadline = asyncio.get_running_loop().time() + grace_seconds
-        while self._busy() and asyncio.get_running_loop().time() < deadline:
+        busy = True  # what was accepted just now becomes a connection a moment later
+        while busy and asyncio.get_running_loop().time() < deadline:
             if asyncio.get_running_loop().time() >= self._pass_after:
                 self._pass_idle(pass_on)
             await asyncio.sleep(_TICK_S)
+            busy = self._busy()
         cut = self._app.cut()
         if cut:
             _log.warning("drain=cut requests=%d grace_s=%g", cut, grace_seconds)
@@ -121,8 +127,8 @@ class SlotServer:
         for connection in list(self._uvicorn.server_state.connections):
             connection.shutdown()
         if self._ticks is not None:
-            self._uvicorn.should_exit = True
-            await self._ticks
+            self._ticks.cancel()  # it would notice an end within 0.1 s only, and a successor may wait for our memory
+            await asyncio.wait([self._ticks])
         await self._uvicorn.lifespan.shutdown()
 
     def _busy(self) -> bool:
@@ -134,11 +140,6 @@ class SlotServer:
             config=self._config, server_state=self._uvicorn.server_state, app_state=self._uvicorn.lifespan.state
         )
 
-    def _stop_accepting(self) -> None:
-        if self._acceptor is not None:
-            self._acceptor.close()  # our duplicate of the listener only
-            self._acceptor = None
-
     def _pass_idle(self, pass_on: Callable[[list[int]], bool]) -> None:
         idle = [one for one in self._uvicorn.server_state.connections if isinstance(one, H11Protocol) and _idle(one)]
         for start in range(0, len(idle), _PASS_AT_ONCE):
@@ -148,6 +149,15 @@ class SlotServer:
             for one in batch:
                 _leave(one)
             self._metrics.moved("passed", len(batch))
+
+
+async def _stop(acceptor: asyncio.Server | None) -> None:
+    """Accepts no more there; what was accepted becomes a connection. Only our duplicate of the listener is closed."""
+    if acceptor is not None:
+        for sock in acceptor.sockets:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        await asyncio.sleep(0)  # a server closed at once forgets, open and unanswered, what it has just accepted
+        acceptor.close()
 
 
 def _idle(connection: H11Protocol) -> bool:

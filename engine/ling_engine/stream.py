@@ -22,7 +22,7 @@ from ling_api.v1 import agent_pb2_grpc
 from .channel import Channel, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from .backups import Backups
@@ -70,6 +70,12 @@ class AgentLine:
         if self._out is not None:
             self._out.put_nowait(pb.LauncherMessage(**message))
 
+    def pass_on(self, fds: Sequence[int]) -> bool:
+        """Offers client connections (duplicates) to whoever serves; `on_parked` if nobody does. False: no agent."""
+        if self._folder is None or not self._welcomed:
+            return False
+        return self._folder.put({"op": "pass", "count": len(fds)}, fds)
+
     async def flush(self) -> None:
         """Waits, a moment at most, until what was sent is on its way: for a process about to exit."""
         if self._out is not None:
@@ -83,6 +89,9 @@ class AgentLine:
             try:
                 await self._connected_once()
             except (OSError, grpc.RpcError, fdpass.ProtocolError) as error:
+                reason = _words(error)
+            except Exception as error:  # ours: without a line this pod would be deaf for ever, so it is made again
+                _log.exception("agent=line-failed")
                 reason = _words(error)
             else:
                 reason = "stream ended"

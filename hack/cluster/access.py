@@ -40,6 +40,13 @@ print(time.time(), flush=True)
 os.kill(servers[0], signal.SIGKILL)
 """
 
+# the time is that of the signal itself: what looks the process up takes longer than many a request
+KILL_CONTAINER = """
+pid=$(ctr -n k8s.io task ls | awk -v id="$1" '$1 == id { print $2 }')
+[ -n "$pid" ] || { echo "container $1 does not run" >&2; exit 1; }
+echo "$EPOCHREALTIME"; kill -KILL "$pid"
+"""
+
 
 class ClusterError(Exception):
     """A command of the cluster failed, or a condition did not come true in time; the text says which and why."""
@@ -158,9 +165,7 @@ class Cluster:
         statuses = [*seen["status"]["containerStatuses"], *seen["status"].get("initContainerStatuses", [])]
         full = next(c["containerID"] for c in statuses if c["name"] == container)
         number = int(seen["spec"]["nodeName"].removeprefix("n"))
-        at = time.time()
-        self.node("exec", number, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", full.split("//")[1])
-        return at
+        return float(self.node("exec", number, "bash", "-c", KILL_CONTAINER, "kill", full.split("//")[1]))
 
     def kill_server(self, namespace: str, pod: str) -> float:
         """SIGKILL the server of an engine pod, whose launcher and zygote stay; when that was."""
@@ -198,7 +203,7 @@ class Cluster:
         if self.local:
             engine = ROOT / ".venv/bin/ling-engine"
             folder = self.kubeconfig.parent / "models" / name
-            run(engine, "make-model", folder, "--preset", preset, "--seed", str(seed))
+            run(engine, "make-model", folder, "--preset", preset, "--seed", str(seed), "--force")
         else:
             self._make_model_on_nodes(name, preset, seed)
         return f"host:///{name}"
@@ -235,7 +240,7 @@ class Cluster:
 
 
 def _model_pod(pod: str, node: str, model: str, preset: str, seed: int) -> dict[str, Any]:
-    command = ["ling-engine", "make-model", f"/models/{model}", "--preset", preset, "--seed", str(seed)]
+    command = ["ling-engine", "make-model", f"/models/{model}", "--preset", preset, "--seed", str(seed), "--force"]
     folder = {"name": "models", "hostPath": {"path": "/var/lib/ling/models", "type": "DirectoryOrCreate"}}
     container = {
         "name": "make",

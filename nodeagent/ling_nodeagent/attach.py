@@ -15,10 +15,12 @@ from ling_api.identity import Identity, nearest
 from . import decisions as do
 from .facts import Ask, Launcher, SetState, Slot, WeightSet
 from .gate import committed, to_drop
+from .weights import unfilled
 
 if TYPE_CHECKING:
     from . import events
 
+LONGEST_MESSAGE = 2000  # characters of differing fields: a person reads it in status
 PROGRESS_STEP = 0.02  # a waiting cohort hears of progress in steps of this
 
 
@@ -124,13 +126,7 @@ def _fill(
     wanted = {each.set: each for each in launcher.weights}
     for name in missing:
         if name not in slot.sets:
-            each = wanted[name]
-            slot = slot.put_set(
-                WeightSet(
-                    set=name, kind="", role=each.role, rank=each.rank, nbytes=each.nbytes, identity=each.identity,
-                    filler=ask.server,
-                )
-            )  # fmt: skip
+            slot = slot.put_set(unfilled(wanted[name], ask.server))
     granted = tuple(name for name in ask.sets if name not in missing)
     return _attach(slot, granted, ask.server), do.Fill(sets=missing, granted=granted)
 
@@ -146,7 +142,7 @@ def difference_message(slot: Slot, launcher: Launcher, missing: tuple[str, ...])
             continue
         fields = "; ".join(f"{diff.field} is {diff.wanted}, held {diff.held}" for diff in near[1])
         words.append(f"{each.role}/{each.rank} is filled anew: {fields}")
-    return ". ".join(words)
+    return ". ".join(words)[:LONGEST_MESSAGE]
 
 
 def _identity(data: bytes) -> Identity | None:

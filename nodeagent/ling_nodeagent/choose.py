@@ -218,18 +218,21 @@ def _drain(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision]) 
 RULES: Final[tuple[Callable[[Slot, float, list[do.Decision]], Slot], ...]] = (_stop, _promote, _go, _drain_rule)
 
 
-def successor(slot: Slot, server: str) -> tuple[str, int] | None:
-    """Where idle connections of a draining server go: ("adopt", rank connection) or ("park", launcher connection)."""
-    giver = slot.launcher_of(server=server)
+def successor(slot: Slot, giver: Launcher | None) -> tuple[str, int] | None:
+    """Where idle connections go that `giver` has: ("adopt", rank connection) or ("park", launcher connection).
+
+    To the server that accepts, else to the launcher that will be let go next; None when that is the giver itself.
+    """
     heir = active(slot)
     if heir is not None and heir is not giver and heir.accepting and heir.server is not None:
         conns = [rank.conn for rank in slot.ranks.values() if rank.server == heir.server.id and rank.rank == 0]
         if conns:
             return "adopt", max(conns)
-    target = wished(slot)
-    if target is not None and target is not giver and target.role is Role.GATED and target.conn:
-        return "park", target.conn
-    return None
+    if slot.recovering or slot.ending:
+        return None
+    gated = [each for each in slot.launchers.values() if _eligible(slot, each, float("inf"))]
+    target = _best(slot, gated) if gated else None
+    return None if target is None or target is giver else ("park", target.conn)
 
 
 def phase_of(launcher: Launcher) -> str:

@@ -50,10 +50,18 @@ class Connection:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def put(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Sends a frame, now or when the peer reads; `fds` stay the caller's. After the end nothing is sent."""
+        """Sends a frame, now or when the peer reads; `fds` stay the caller's. After the end nothing is sent.
+
+        What cannot be sent ends the connection: after its next hello the peer is told all of it again.
+        """
         if self.closed:
             return
-        self._writer.put(message, fds)
+        try:
+            self._writer.put(message, fds)
+        except (OSError, fdpass.ProtocolError) as error:
+            LOG.error("conn=%d device=%s op=%s not sent: %s", self.number, self.device, message["op"], error)
+            self.close()
+            return
         self._writable()
 
     def refuse(self, reason: str) -> None:
@@ -117,29 +125,55 @@ class Connection:
 
 
 class Deaths:
-    """Watches processes: `on_death(key)` once when one is dead."""
+    """Watches processes: `on_death(key)` once for each key when its process is dead.
+
+    One descriptor per process, however many keys (connections) it has: where pidfds have inodes of their own, the
+    inode is the process.
+    """
 
     def __init__(self, on_death: Callable[[int], None]) -> None:
         self._on_death = on_death
-        self._pidfds: dict[int, int] = {}
+        self._processes: dict[int, tuple[int, set[int]]] = {}  # pidfd and keys
+        self._of: dict[int, int] = {}  # the process of each key
+        other = os.eventfd(0)
+        self._shared = os.fstat(other).st_ino  # before Linux 6.9 every pidfd has this one too
+        os.close(other)
 
     def __len__(self) -> int:
-        return len(self._pidfds)
+        return len(self._of)
 
     def watch(self, key: int, pidfd: int) -> None:
-        self._pidfds[key] = pidfd
-        asyncio.get_running_loop().add_reader(pidfd, self._dead, key)
+        """The descriptor becomes ours."""
+        inode = os.fstat(pidfd).st_ino
+        process = -pidfd if inode == self._shared else inode
+        if process in self._processes:
+            os.close(pidfd)
+        else:
+            self._processes[process] = (pidfd, set())
+            asyncio.get_running_loop().add_reader(pidfd, self._dead, process)
+        self._processes[process][1].add(key)
+        self._of[key] = process
 
-    def _dead(self, key: int) -> None:
-        self.forget(key)
-        self._on_death(key)
+    def same(self, key: int) -> frozenset[int]:
+        """The keys of the same process, itself among them."""
+        return frozenset(self._processes[self._of[key]][1]) if key in self._of else frozenset()
+
+    def _dead(self, process: int) -> None:
+        for key in sorted(self._processes[process][1]):
+            self.forget(key)
+            self._on_death(key)
 
     def forget(self, key: int) -> None:
-        pidfd = self._pidfds.pop(key, None)
-        if pidfd is not None:
+        process = self._of.pop(key, None)
+        if process is None:
+            return
+        pidfd, keys = self._processes[process]
+        keys.discard(key)
+        if not keys:
+            del self._processes[process]
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
 
     def close(self) -> None:
-        for key in tuple(self._pidfds):
+        for key in tuple(self._of):
             self.forget(key)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .hub import Agent
 
 LOG = logging.getLogger(__name__)
+HELLO_PATIENCE = 5.0  # seconds; a stream ticket lives no longer
 
 ROLES: Final[Mapping[int, Role]] = MappingProxyType({
     pb.ROLE_UNSPECIFIED: Role.GATED, pb.ROLE_GATED: Role.GATED, pb.ROLE_WARM: Role.WARM,
@@ -67,7 +68,7 @@ class Engines(agent_pb2_grpc.NodeAgentServicer):
         self, messages: AsyncIterator[pb.LauncherMessage], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """A stream's whole life; a bad first message ends it with INVALID_ARGUMENT or PERMISSION_DENIED."""
-        first = await anext(messages, None)
+        first = await _first(messages)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
             return
@@ -106,6 +107,14 @@ class Engines(agent_pb2_grpc.NodeAgentServicer):
                     self._agent.post(stream.slot, event)
         finally:
             stream.close()
+
+
+async def _first(messages: AsyncIterator[pb.LauncherMessage]) -> pb.LauncherMessage | None:
+    try:
+        async with asyncio.timeout(HELLO_PATIENCE):
+            return await anext(messages, None)
+    except TimeoutError:
+        return None
 
 
 def hello_event(hello: pb.Hello, *, uid: str, pod: str) -> Callable[[int], events.LauncherHello]:

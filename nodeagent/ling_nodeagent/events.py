@@ -44,6 +44,7 @@ class RankConnected:
     uid: str
     server: str
     rank: int
+    same: frozenset[int] = frozenset()  # connections of the same process, also those that have ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

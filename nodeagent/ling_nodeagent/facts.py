@@ -65,6 +65,7 @@ class Part:
     sizes: tuple[int, ...]
     sent: int = 0  # the keeper connection that it was sent to
     stored: bool = False  # by that keeper
+    paid: bool = False  # stored by some keeper, perhaps one that is dead: the filler may have written
     reply: tuple[int, int] | None = None  # (connection, re) that waits for `stored`
 
 

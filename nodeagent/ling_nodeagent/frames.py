@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 Message = dict[str, Any]
+MAX_SERVERS = 32  # of one pod that are alive at once; one serves, perhaps one more drains
 COMPONENTS = {"keeper->agent": "slot", "launcher->agent": "engine", "rank->agent": "engine"}
 
 
@@ -38,7 +39,7 @@ class Frames:
             "have": self._have,
             "have-listener": self._have_listener,
             "members": self._members,
-            "ready": lambda c, m, f: agent.post(c.slot, events.Ready(conn=c.number)),
+            "ready": self._ready,
             "stored": lambda c, m, f: agent.post(
                 c.slot, events.Stored(conn=c.number, set=m["set"], part=m["part"])
             ),
@@ -83,8 +84,19 @@ class Frames:
             raise fdpass.ProtocolError("this pod is not known (yet)")
         if caller.component != COMPONENTS[direction]:
             raise fdpass.ProtocolError(f"a pod of component {caller.component} is no {direction.split('->')[0]}")
+        if direction == "rank->agent":
+            self._check_rank(caller, message["server"])
         conn.direction, conn.uid, conn.slot = direction, caller.uid, caller.slot
         self._introduce(conn, message, caller)
+
+    def _check_rank(self, caller: Caller, server: str) -> None:
+        """A rank's death is its server's: nobody may be a rank of another pod's server, nor of servers without end."""
+        slot = self._agent.slots[caller.slot]
+        launcher = slot.launcher_of(server=server)
+        if launcher is not None and launcher.uid != caller.uid:
+            raise fdpass.ProtocolError(f"server {server} is another pod's")
+        if len({rank.server for rank in slot.ranks.values() if rank.uid == caller.uid} - {server}) >= MAX_SERVERS:
+            raise fdpass.ProtocolError(f"{MAX_SERVERS} other servers of this pod are alive: one of them must end first")
 
     def _introduce(self, conn: Connection, message: Message, caller: Caller) -> None:
         agent = self._agent
@@ -98,11 +110,19 @@ class Frames:
             conn.server, conn.rank = message["server"], message["rank"]
             agent.post(
                 conn.slot,
-                events.RankConnected(conn=conn.number, uid=conn.uid, server=conn.server, rank=conn.rank),
-            )
+                events.RankConnected(
+                    conn=conn.number, uid=conn.uid, server=conn.server, rank=conn.rank,
+                    same=agent.calls.same_process(conn.number),
+                ),
+            )  # fmt: skip
+            agent.calls.forget_deaths(conn.slot)
             conn.put({"op": "welcome"})
 
     # keeper and launcher
+
+    def _ready(self, conn: Connection, message: Message, fds: list[int]) -> None:
+        self._agent.post(conn.slot, events.Ready(conn=conn.number))
+        self._agent.calls.forget_deaths(conn.slot)
 
     def _have(self, conn: Connection, message: Message, fds: list[int]) -> None:
         if conn.direction == "launcher->agent" and message["part"] == 0 and not message["manifest"]:
@@ -221,12 +241,16 @@ class Frames:
         self._agent.post(conn.slot, events.Mapped(conn=conn.number, set=message["set"]))
 
     def _pass(self, conn: Connection, message: Message, fds: list[int]) -> None:
-        heir = choose.successor(self._slot(conn), conn.server)
+        slot = self._slot(conn)
+        heir = choose.successor(slot, slot.launcher_of(server=conn.server, conn=conn.number))
         target = self._agent.connections.get(heir[1]) if heir is not None else None
         if heir is not None and target is not None:
             target.put({"op": heir[0], "count": len(fds)}, fds)
             LOG.info("slot=%s server=%s passed=%d by=%s", conn.slot, conn.server, len(fds), heir[0])
             return
         # never closed silently: clients are on the other end
+        if conn.direction == "launcher->agent":
+            conn.put({"op": "park", "count": len(fds)}, fds)
+            return
         conn.put({"op": "adopt", "count": len(fds)}, fds)
         conn.put({"op": "error", "reason": f"nobody can take {len(fds)} connections now: they are handed back"})

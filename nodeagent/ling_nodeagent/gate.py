@@ -34,7 +34,9 @@ def committed(
     for held in slot.sets.values():
         if held.set not in gone:
             sizes[held.set] = max(sizes.get(held.set, 0), held.nbytes)
-    plans = {each.pod: MemoryPlan(each.plan) for each in through}
+    plans: dict[str, MemoryPlan] = {}
+    for each in through:  # a pod that was made again under its name may meet its former process: both count
+        plans[each.pod if each.pod not in plans else f"{each.pod} ({each.uid})"] = MemoryPlan(each.plan)
     reserve = max((RESERVE.get(held.kind, 0) for held in slot.sets.values()), default=0)
     return room(slot.spec.capacity if slot.spec else 0, _named(slot, sizes), plans, reserve)
 

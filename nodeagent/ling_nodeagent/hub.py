@@ -19,7 +19,7 @@ from ling_api import fdpass, names
 from ling_api.v1 import agent_pb2_grpc
 
 from . import events
-from .connection import Connection, Deaths
+from .calls import Calls
 from .decide import decide, reduce
 from .deeds import Deeds
 from .directory import Caller
@@ -33,7 +33,6 @@ from .store import Store
 from .tickets import Tickets
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
@@ -63,7 +62,6 @@ class Agent:
         self.now = monotonic
         self.slots: dict[str, Slot] = {}
         self.callers: Mapping[str, Caller] = {}
-        self.connections: dict[int, Connection] = {}
         self.streams: dict[int, Stream] = {}
         self.store = Store()
         self.tickets = Tickets()
@@ -77,15 +75,14 @@ class Agent:
         self._number = 0
         self._specs_known = False
         self._members: dict[str, dict[str, Caller]] = {}
-        self._watched: dict[int, str] = {}  # slot of each process whose death is awaited
         self._statuses: dict[str, dict[str, Any]] = {}
         self._dirty: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._publishing: dict[str, asyncio.TimerHandle] = {}
-        self._folders = Folders(run_dir, devices, self._called)
-        self._frames = Frames(self)
         self._deeds = Deeds(self)
-        self._deaths = Deaths(self._died)
+        self.calls = Calls(self, Frames(self).take)
+        self.connections = self.calls.connections
+        self._folders = Folders(run_dir, devices, self.calls.called)
         self._server: grpc.aio.Server | None = None
         self._status_server: asyncio.Server | None = None
 
@@ -115,7 +112,7 @@ class Agent:
             stream.close()
         if self._server is not None:
             await self._server.stop(0.2)
-        self._deaths.close()
+        self.calls.close()
         self.store.close()
         for timer in (*self._timers.values(), *self._publishing.values()):
             timer.cancel()
@@ -190,9 +187,9 @@ class Agent:
         if self.slots[name] is before:
             return
         self._count_deaths(before, self.slots[name])
-        if not self._dirty:
-            asyncio.get_running_loop().call_soon(self._decide_all)
-        self._dirty.add(name)
+        if name not in self._dirty:  # each slot by itself: what goes wrong in one is no other's trouble
+            self._dirty.add(name)
+            asyncio.get_running_loop().call_soon(self._decide, name)
 
     def _slot(self, name: str) -> Slot:
         if name not in self.slots:
@@ -208,13 +205,10 @@ class Agent:
             if old is not None and old is not launcher and old.last_server != launcher.last_server:
                 self.counters.server_dead(launcher.last_server)
 
-    def _decide_all(self) -> None:
-        names_now, self._dirty = self._dirty, set()
-        for name in names_now:
-            if name in self.slots:
-                self._decide(name)
-
     def _decide(self, name: str) -> None:
+        self._dirty.discard(name)
+        if name not in self.slots:
+            return
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
@@ -251,43 +245,15 @@ class Agent:
             timer.cancel()
         return True
 
-    # sockets
-
-    def _called(self, device: str, sock: socket.socket) -> None:
-        self._number += 1
-        number = self._number
-        try:
-            pidfd = fdpass.peer_pidfd(sock)
-        except OSError:
-            sock.close()
-            return
-        conn = Connection(number, device, sock, on_frame=self._frames.take, on_end=self._ended)
-        self.connections[number] = conn
-        self._deaths.watch(number, pidfd)
-
-    def _ended(self, conn: Connection) -> None:
-        self.connections.pop(conn.number, None)
-        self.store.forget_connection(conn.number)
-        if not conn.slot:  # it never said who it is: nobody waits for its death
-            self._deaths.forget(conn.number)
-            return
-        self._watched[conn.number] = conn.slot
-        self.post(conn.slot, events.Disconnected(conn=conn.number))
-
-    def _died(self, number: int) -> None:
-        conn = self.connections.get(number)
-        if conn is not None:
-            conn.drain()
-            conn.close()
-        slot = self._watched.pop(number, "")
-        if slot in self.slots:
-            self.post(slot, events.PeerDead(conn=number))
-
     # streams
 
-    def open_stream(self, slot: str, uid: str) -> Stream:
+    def next_number(self) -> int:
+        """For connections and streams, unique among both."""
         self._number += 1
-        stream = Stream(self._number, slot, uid)
+        return self._number
+
+    def open_stream(self, slot: str, uid: str) -> Stream:
+        stream = Stream(self.next_number(), slot, uid)
         self.streams[stream.number] = stream
         return stream
 

@@ -1,11 +1,12 @@
 """The one process of a slot pod: it holds what must outlive engines and agents, and decides nothing.
 
 Held here: the slot's weight sets (keeper_memory.py), its listening socket, its membership list (device -> pod) and
-term, and by the pod's existence the slot's claim on memory and GPUs. After every (re)connect all of it is given back to the node
-agent (frames: docs/protocol.md); the agent's last word answers the pod's readiness probe.
+term, and by the pod's existence the slot's claim on memory and GPUs. After every (re)connect all of it is given back to
+the node agent (frames: docs/protocol.md); the agent's last word answers the pod's readiness probe.
 
 It outlives releases, so it loads the standard library and `ling_api.fdpass` only; a test looks at its sys.modules.
 One loop talks to the agent and populates memory slice by slice; the kubelet's probes have threads.
+`python -m ling_nodeagent.keeper leave` is the pod's preStop: it returns when the slot's memory is free.
 """
 
 import ipaddress
@@ -19,12 +20,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import Any, cast
+from typing import Any
 
 from ling_api import fdpass
 from ling_nodeagent.keeper_memory import Memory
+from ling_nodeagent.keeper_probes import Probe, Probes, leave
 
 LOG = logging.getLogger("ling.keeper")
 TICK = 0.1  # seconds between two attempts to connect, and until a signal is noticed
@@ -241,66 +241,17 @@ class Keeper:
         raise fdpass.ProtocolError(f"it answered {message['reason']}")
 
 
-class Probes(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-    keeper: Keeper
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's asks the DNS for its own name, which may take seconds
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        LOG.info("event=probe-failed client=%s reason=%r", client_address, sys.exception())
-
-
-class Probe(BaseHTTPRequestHandler):
-    """The kubelet's questions: /livez, /readyz, and /prestop, which is answered when the pod may go."""
-
-    timeout = 5.0  # seconds to send the request
-
-    def do_GET(self) -> None:
-        keeper = cast("Probes", self.server).keeper
-        ready, message = keeper.word
-        if self.path == "/livez":
-            self._answer(200, "alive")
-        elif self.path == "/readyz":
-            self._answer(200 if ready else 503, message)
-        elif self.path == "/prestop":
-            keeper.leaving = True  # the loop tells the agent
-            self.connection.setblocking(False)
-            while not keeper.released.wait(TICK):
-                if gone(self.connection):
-                    return
-            self._answer(200, "released")
-        else:
-            self._answer(404, "ask /livez, /readyz or /prestop")
-
-    def _answer(self, status: int, message: str) -> None:
-        body = f"{message}\n".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Probes come every second: nothing to say about them."""
-
-
-def gone(connection: socket.socket) -> bool:
-    """Whether the client of a non-blocking connection has hung up."""
-    try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    if arguments not in ((), ("leave",)):
+        sys.stderr.write(f"keeper: {' '.join(arguments)!r} is no command: write nothing, or leave\n")
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s keeper %(levelname)s %(message)s")
     try:
-        keeper = Keeper(Settings.from_env(os.environ))
+        settings = Settings.from_env(os.environ)
+        if arguments:
+            return leave(settings.probe_port)
+        fdpass.allow_many()
+        keeper = Keeper(settings)
     except BadEnvironment as error:
         sys.stderr.write(f"keeper: {error}\n")
         return 2
@@ -312,4 +263,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(tuple(sys.argv[1:])))

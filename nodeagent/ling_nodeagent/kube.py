@@ -47,7 +47,7 @@ class Api:
         settings = client.Configuration()
         try:
             if os.environ.get("KUBECONFIG"):
-                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+                await config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=settings)  # type: ignore[no-untyped-call]
             else:
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as error:
@@ -72,7 +72,7 @@ class Api:
             "apiVersion": names.API_VERSION,
             "kind": "LingSlot",
             "metadata": {"namespace": namespace, "name": name, "uid": uid},
-            "status": status,
+            "status": without_empty(status),
         }
         path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/lingslots/{name}/status"
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -112,6 +112,18 @@ class Api:
             raise ApiAway(f"no answer: {error or type(error).__name__}") from error
         response: aiohttp.ClientResponse = answer.response
         return response
+
+
+def without_empty(value: Any) -> Any:
+    """The value without its empty maps and lists, at any depth.
+
+    Server-side apply makes null, which the schema refuses, of a map that its applier had filled and now applies empty.
+    """
+    if isinstance(value, dict):
+        return {key: without_empty(each) for key, each in value.items() if each not in ({}, [], ())}
+    if isinstance(value, (list, tuple)):
+        return [without_empty(each) for each in value]
+    return value
 
 
 async def _body(answer: aiohttp.ClientResponse) -> dict[str, Any]:

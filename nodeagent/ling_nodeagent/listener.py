@@ -108,7 +108,7 @@ def decide_word(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
         return slot, []
     out: list[do.Decision] = []
     word = word_of(slot, now)
-    if keeper.word != word:
+    if keeper.word != word and (word[0] or not slot.recovering):  # a new agent does not know yet: the last word stands
         out.append(do.Word(conn=keeper.conn, ready=word[0], message=word[1]))
         keeper = replace(keeper, word=word)
     if (keeper.members, keeper.term) != (slot.callers, slot.term) and slot.callers:

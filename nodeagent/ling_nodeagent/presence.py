@@ -60,7 +60,9 @@ def launcher_for(slot: Slot, uid: str, pod: str) -> tuple[Slot, Launcher]:
 
 def rank_connected(slot: Slot, event: events.RankConnected, now: float) -> Slot:
     rank = Rank(conn=event.conn, uid=event.uid, server=event.server, rank=event.rank)
-    return replace(slot, ranks=with_item(slot.ranks, event.conn, rank))
+    again = {c for c, old in slot.ranks.items() if c in event.same and replace(old, conn=event.conn) == rank}
+    ranks = {c: old for c, old in slot.ranks.items() if c not in again}  # one death of a process is enough
+    return replace(slot, ranks=with_item(ranks, event.conn, rank))
 
 
 def term_remembered(slot: Slot, event: events.TermRemembered, now: float) -> Slot:

@@ -95,6 +95,8 @@ class Publisher:
         except (ApiAway, ApiRefused) as error:
             if isinstance(error, ApiRefused) and error.status == 404:
                 entry.written = wanted  # the slot is gone: nobody to tell
+                if entry.wanted is wanted and self._entries.get(slot) is entry:
+                    self.forget(slot)
                 return
             entry.retry = min(max(entry.retry * 2, FIRST_RETRY), LAST_RETRY)
             entry.not_before = loop.time() + entry.retry * random.uniform(0.5, 1.0)  # noqa: S311

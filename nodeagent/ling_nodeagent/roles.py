@@ -76,8 +76,8 @@ def launcher_dead(slot: Slot, launcher: Launcher, now: float) -> Slot:
 def _lost(slot: Slot, uid: str, now: float) -> Slot:
     """The launcher's server, if any, does not live; its processes may still be dying."""
     server = slot.launchers[uid].server
-    if server is None:
-        return slot
+    if server is None:  # let go, but nothing was started: the room that it was promised is free again
+        return slot.put(moved(slot.launchers[uid], Cause.DIED))
     slot = _died(slot, slot.launchers[uid], now)
     return _clear(slot, server.id)
 

@@ -11,6 +11,8 @@ import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
+from ling_api import fdpass
+
 from . import cluster, podresources, static
 from .cluster import Pod, Seen, SlotObject
 from .deviceplugin import DevicePlugin
@@ -49,6 +51,7 @@ class LogPublisher:
 async def run(settings: Serve) -> None:
     """Serve until SIGTERM or SIGINT. Raises BadInput (before anything is changed), OSError."""
     stop = asyncio.Event()
+    fdpass.allow_many()  # 256 folders and every region twice
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:

@@ -77,11 +77,15 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 async def follow(path: Path, seen: tuple[int, int, int] | None, post: Callable[[Directory], None]) -> None:
-    """Post the directory again after every change since `seen`; a wrong file changes nothing and is logged once."""
+    """Post the directory again after every change since `seen`; a wrong file changes nothing and is logged once.
+
+    A file that is still being written is not read: in half a file pods are missing, and what is missing is gone.
+    """
+    now = seen
     while True:
         await asyncio.sleep(POLL)
-        now = stamp(path)
-        if now == seen:
+        before, now = now, stamp(path)
+        if now == seen or now != before:
             continue
         seen = now
         try:

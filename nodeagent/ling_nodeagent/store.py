@@ -17,9 +17,10 @@ from ling_api.memory import memfd
 from ling_api.memory.base import holder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_REGIONS = fdpass.MAX_FDS - 1  # of a part: the manifest must fit in the same frame
+MAX_SLOT_REGIONS = 4096  # of one slot, or on their way back by one connection: no pod uses up the node's descriptors
 MAX_MANIFEST = 256 << 20  # bytes
 
 Frame = tuple[dict[str, Any], list[int]]
@@ -94,6 +95,7 @@ class Store:
                 return known
             if only is not None and only != len(held.parts):
                 return -1
+            check_count([its for (name_of, _), its in self._sets.items() if name_of == slot], len(fds))
             held.parts.append(_Part(sizes=tuple(sizes), fds=fds.copy()))
             fds.clear()
             return len(held.parts) - 1
@@ -122,6 +124,7 @@ class Store:
             staged = self._staged.get((conn, name))
             if staged is None:
                 return self._take_unsealed(slot, conn, message, fds)
+            check_count([its for (giver, _), its in self._staged.items() if giver == conn], len(fds))
             staged.parts.append(_Part(sizes=tuple(message["sizes"]), fds=fds.copy()))
             fds.clear()
             if part + 1 < message["parts"]:
@@ -280,6 +283,13 @@ def check_regions(kind: str, sizes: Sequence[int], fds: Sequence[int]) -> None:
         for fd, size in zip(fds, sizes, strict=True):
             if os.fstat(fd).st_size != size:
                 raise StoreRefused(f"a region has {os.fstat(fd).st_size} bytes, not {size}")
+
+
+def check_count(held: Iterable[_Held], more: int) -> None:
+    """Whether so many regions more may be kept beside those. Raises StoreRefused."""
+    count = sum(len(part.fds) for each in held for part in each.parts)
+    if count + more > MAX_SLOT_REGIONS:
+        raise StoreRefused(f"{more} regions beside {count}: at most {MAX_SLOT_REGIONS}; make them larger")
 
 
 def seal(kind: str, fd: int) -> None:

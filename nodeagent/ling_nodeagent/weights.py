@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import decisions as do
-from .facts import AGENT, Part, Phase, SetState, Slot, WeightSet, without
+from .facts import AGENT, Part, Phase, SetState, Slot, Wanted, WeightSet, without
 from .gate import committed, named_sets
 
 if TYPE_CHECKING:
@@ -50,12 +50,24 @@ def _size(parts: tuple[Part, ...]) -> int:
     return sum(sum(part.sizes) for part in parts)
 
 
+def unfilled(wanted: Wanted, filler: str) -> WeightSet:
+    """A set of which nothing is deposited yet."""
+    return WeightSet(
+        set=wanted.set, kind="", role=wanted.role, rank=wanted.rank, nbytes=wanted.nbytes, identity=wanted.identity,
+        filler=filler,
+    )  # fmt: skip
+
+
 def claimed(slot: Slot) -> Slot:
     """Live servers say which sets they have attached or are filling: of a new agent's facts these come last."""
     for launcher in slot.launchers.values():
         server = launcher.server
         if server is None or server.dead:
             continue
+        for each in launcher.weights:
+            if each.set in server.claims and each.set not in slot.sets and server.phase is Phase.FILLING:
+                # agent and keeper died together; the regions live on in the server that fills them
+                slot = slot.put_set(unfilled(each, server.id))
         for name in server.claims & slot.sets.keys():
             held = slot.sets[name]
             if held.state is not SetState.FILLING and server.id not in held.attached:
@@ -87,7 +99,7 @@ def stored(slot: Slot, event: events.Stored, now: float) -> Slot:
     held = slot.sets.get(event.set)
     if held is None or event.part >= len(held.parts) or held.parts[event.part].sent != event.conn:
         return slot
-    part = replace(held.parts[event.part], stored=True)
+    part = replace(held.parts[event.part], stored=True, paid=True)
     return slot.put_set(replace(held, parts=(*held.parts[: event.part], part, *held.parts[event.part + 1 :])))
 
 
@@ -282,6 +294,6 @@ def may_deposit(slot: Slot, name: str, server: str, nbytes: int) -> str:
 def may_seal(slot: Slot, name: str, server: str) -> str:
     """Why that server may not seal that set now; "" when it may."""
     reason = may_fill(slot, name, server)
-    if not reason and not (slot.sets[name].parts and all(part.stored for part in slot.sets[name].parts)):
+    if not reason and not (slot.sets[name].parts and all(part.paid for part in slot.sets[name].parts)):
         reason = f"the set {name} is not stored yet: wait for the answer to every deposit"
     return reason

@@ -20,6 +20,7 @@ def main() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         for chatty in ("kopf", "aiohttp"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
+        logging.getLogger("kubernetes.aio.config").setLevel(logging.ERROR)  # what it warns of is our one line below
         try:
             asyncio.run(run.run(chosen))
         except ConfigException as error:

@@ -121,7 +121,7 @@ def _keeper(memory: str, image: str) -> dict[str, Any]:
         },
         "livenessProbe": _probe("/livez", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
         "readinessProbe": _probe("/readyz", periodSeconds=1, timeoutSeconds=2, failureThreshold=2),
-        "lifecycle": {"preStop": {"httpGet": {"path": "/prestop", "port": names.PROBE_PORT}}},
+        "lifecycle": {"preStop": {"exec": {"command": ["python", "-m", "ling_nodeagent.keeper", "leave"]}}},
         "securityContext": {**_CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
     }
 
@@ -178,15 +178,11 @@ def _engine(observed: Observed, revision: str, part: EnginePart, grace_seconds: 
     resources = part.engine.resources.to_dict()
     limits = {**resources.get("limits", {}), names.RESOURCE: "1"}
 
-    def from_field(name: str, path: str) -> dict[str, Any]:
-        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
     container: dict[str, Any] = {
         "name": "engine",
         "image": part.engine.image,
         "imagePullPolicy": "IfNotPresent",
         "args": engine_args(observed.name, revision, part, grace_seconds),
-        "env": [from_field(names.ENV_POD, "metadata.name"), from_field(names.ENV_POD_UID, "metadata.uid")],
         "ports": [{"name": "probes", "containerPort": names.PROBE_PORT, "protocol": "TCP"}],
         "resources": {**resources, "limits": limits},
         "livenessProbe": _probe(

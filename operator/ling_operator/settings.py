@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ling_api import names
 from ling_api.errors import BadInput
@@ -42,9 +42,14 @@ class Settings:
     exit_after_writes: int = 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see {self.prog} --help")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line of `ling-operator`."""
-    top = argparse.ArgumentParser(prog="ling-operator", description="Turns LingDeployments into slots and engines.")
+    top = _Parser(prog="ling-operator", description="Turns LingDeployments into slots and engines.")
     commands = top.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator until it is told to end")
     run.add_argument("--namespace", action="append", default=[], help="watch this namespace only (repeatable)")

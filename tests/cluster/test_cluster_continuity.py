@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks import continuity
 from benchmarks.continuity_events import EVENTS, Scene
-from tests.support.cluster import STANDIN, Trial, deployment
+from tests.support import cluster as support
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hack.cluster.access import Cluster
 
 NAME = "continuity"
 RATE = 20.0
 
 
-@pytest.fixture
-def scene(trial: Trial, model: str) -> Scene:
-    """A LingDeployment that serves with the torch-free engine, and a client pod on the other node."""
-    trial.apply(deployment(NAME, model, image=STANDIN))
-    trial.wait_condition(NAME, "Ready")
-    found = Scene(trial.cluster, trial.name, NAME)
-    trial.client(away_from=found.slot()["status"]["node"])
-    found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
-    return found
+@pytest.fixture(scope="module")
+def scene(cluster: Cluster, model: str) -> Iterator[Scene]:
+    """A LingDeployment that serves with the torch-free engine, and a client pod on the other node; for all events."""
+    with support.trial(cluster) as trial:
+        trial.apply(support.deployment(NAME, model, image=support.STANDIN))
+        trial.wait_condition(NAME, "Ready")
+        found = Scene(trial.cluster, trial.name, NAME)
+        trial.client(away_from=found.slot()["status"]["node"])
+        found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+        yield found
 
 
 @pytest.mark.parametrize("mode", ["new", "keep"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -332,6 +334,25 @@ async def test_a_bad_model_ends_run_with_2_before_any_hello(stage: Stage) -> Non
     assert await engine.exit() == 2
     assert "ling-engine: told to fail at describe" in engine.log
     assert stage.one.hello is None
+
+
+async def test_a_server_may_have_more_clients_than_the_usual_1024_descriptors(stage: Stage) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))
+    try:
+        engine = await stage.engine(stage.one)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    server = await until(lambda: engine.pid("ling-server"), "a server")
+    assert psutil.Process(server).rlimit(psutil.RLIMIT_NOFILE) == (limits[1], limits[1])
+
+
+async def test_a_taken_probe_port_ends_run_with_2_and_one_line(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        engine = await stage.engine(stage.one, "--probe-port", str(port))
+        assert await engine.exit() == 2
+    assert engine.log == f"ling-engine: --probe-port {port}: cannot listen there: Address already in use\n"
 
 
 async def test_refused_ends_the_server_with_3(stage: Stage) -> None:

@@ -18,6 +18,7 @@ from ling_nodeagent.directory import Caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 SHAPE = {"nbytes": 3 << 20, "plan_bytes": 8 * MIB, "token_seconds": 0.002}
@@ -30,13 +31,15 @@ class Slot:
         self.room = room
         self.engines: list[Engine] = []
 
-    async def engine(self, device: str, pod: str, *, revision: str = REVISION, command: str = "run") -> Engine:
+    async def engine(
+        self, device: str, pod: str, *, revision: str = REVISION, command: str = "run", gates: Path | None = None
+    ) -> Engine:
         self.room.engines[device] = Caller(
             device=device, namespace="ns", pod=pod, uid=f"uid-{pod}", slot=SLOT, component="engine", revision=revision
         )
         self.room.tell()
         model = standin.write_model(self.room.run_dir / "model", **SHAPE)
-        engine = Engine(self.room.folder(device), model, command=command, revision=revision)
+        engine = Engine(self.room.folder(device), model, command=command, revision=revision, gates=gates)
         self.engines.append(engine)
         return await engine.start()
 
@@ -135,6 +138,53 @@ async def test_a_wish_changes_engines_under_keep_alive_load_without_a_failure(ca
         await load.end()
         assert load.failed == []
         assert len(load.pids) == 2
+
+
+class KeptAlive:
+    """One client connection that stays open between requests."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, port: int) -> KeptAlive:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def ask(self) -> int:
+        body = b'{"max_tokens": 1}'
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.writer.write(head.encode() + body)
+        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+        await self._reader.readexactly(int(answer.split("content-length:")[1].split()[0]))
+        return int(answer.split()[1])
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("serves", [True, False], ids=["it serves", "it dies and the first goes on"])
+async def test_many_parked_connections_are_answered_whatever_becomes_of_the_second_engine(
+    tmp_path: Path, serves: bool
+) -> None:
+    async with slot(capacity=16 * MIB) as here:
+        one = await here.engine("d001", "one")
+        await here.serving("one")
+        clients = [await KeptAlive.to(here.room.port) for _ in range(130)]  # more than fit in one frame
+        assert set(await asyncio.gather(*(each.ask() for each in clients))) == {200}
+        here.room.tell(revision=NEXT)
+        (tmp_path / "open.hold").touch()
+        two = await here.engine("d002", "two", revision=NEXT, gates=tmp_path)
+        await until(lambda: len(here.room.slot.launchers) == 2, "the second launcher")
+        here.room.wish("two")
+        await until((tmp_path / "open.reached").exists, "the second's server")
+        assert "server=drained" in one.log
+        if not serves:
+            os.kill(two.pid("ling-server"), signal.SIGKILL)
+        else:
+            (tmp_path / "open.hold").unlink()
+        await here.serving("two" if serves else "one")
+        async with asyncio.timeout(30):
+            assert set(await asyncio.gather(*(each.ask() for each in clients))) == {200}
+        for each in clients:
+            each.writer.close()
 
 
 async def test_sigterm_with_a_standby_loses_nothing() -> None:

@@ -35,6 +35,11 @@ class Scene:
         env = {"LING_RUN": str(self.folder), "LING_ADDRESS": "127.0.0.1", "LING_PROBE_PORT": str(self.probe_port)}
         return python("-m", "ling_nodeagent.keeper", env=env, log=self.folder / "keeper.log")
 
+    def leave(self) -> contextlib.AbstractContextManager[Child]:
+        """The pod's preStop."""
+        env = {"LING_PROBE_PORT": str(self.probe_port)}
+        return python("-m", "ling_nodeagent.keeper", "leave", env=env, log=self.folder / "leave.log")
+
     def meet(self) -> tuple[Connection, Heard]:
         """The keeper's next connection, and all that it says up to `ready`."""
         connection = self.agent.accept()
@@ -206,19 +211,16 @@ def test_probes_are_answered_while_memory_is_populated(scene: Scene) -> None:
 
 
 def test_prestop_waits_for_released_and_the_next_agent_hears_of_it_too(scene: Scene) -> None:
-    answers: list[tuple[int, str]] = []
     with scene.keeper() as keeper:
         agent, _ = scene.meet()
-        asking = threading.Thread(target=lambda: answers.append(scene.probe("/prestop")))
-        asking.start()
-        assert agent.hear()[0] == {"op": "leaving"}
-        agent.close()
-        agent, heard = scene.meet()
-        assert ops(heard) == ["hello", "leaving", "ready"]
-        assert answers == []
-        agent.say("released")
-        asking.join(10)
-        assert answers == [(200, "released")]
+        with scene.leave() as asking:
+            assert agent.hear()[0] == {"op": "leaving"}
+            agent.close()
+            agent, heard = scene.meet()
+            assert ops(heard) == ["hello", "leaving", "ready"]
+            assert asking.poll() is None
+            agent.say("released")
+            assert asking.wait(10) == 0
         keeper.send_signal(signal.SIGTERM)
         assert keeper.wait(10) == 0
         agent.close()

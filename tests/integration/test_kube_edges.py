@@ -15,6 +15,7 @@ from tests.support.fake_kubelet import FakeKubelet
 from tests.support.processes import Child, free_port, python, wait_for
 
 from ling_api.errors import AgentUnreachable
+from ling_nodeagent import kube
 from ling_nodeagent.__main__ import ask
 
 pytestmark = [
@@ -182,3 +183,22 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
             wait_for(lambda: "event=api-away" in node.log.read_text(), "it says what is away")
         with node.agent(plane.kubeconfig):
             wait_for(lambda: node.listener() and node.status().get("listener"), "and on with the API server")
+
+
+async def test_a_map_that_becomes_empty_can_be_written(
+    node: Node, plane: apiserver.ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+    uid = make_slot(node)
+    engine = {"pod": "chat-0-1a2b3c4d-0", "uid": "u", "revision": "1a2b3c4d", "role": "active", "phase": "accepting"}
+    held = {"set": f"{'ab' * 32}:0", "role": "target", "rank": 0, "bytes": 1, "state": "sealed", "progress": 1.0}
+    api = await kube.Api.open()
+    try:
+        for phases, sets in (({"warm": 1.5}, [held]), ({}, []), ({"warm": 2.5}, [held])):
+            status = {"engines": [{**engine, "phases": phases}], "weightSets": sets, "message": ""}
+            await api.apply_status(f"{node.namespace}/chat-0", status, uid)
+            seen = await asyncio.to_thread(node.status)
+            assert seen["engines"][0].get("phases", {}) == phases
+            assert [each["set"] for each in seen.get("weightSets", [])] == [each["set"] for each in sets]
+    finally:
+        await api.close()

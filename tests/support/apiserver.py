@@ -193,6 +193,10 @@ def shared() -> ControlPlane:
 def _install(plane: ControlPlane) -> None:
     plane.kubectl("apply", "-f", str(ROOT / "crds"))
     plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    deadline = time.monotonic() + 30
+    while plane.kubectl("get", "ld,lslot", "-A", check=False).returncode:  # 429: their storage is being made
+        assert time.monotonic() < deadline, "the CRDs' storage is not ready"
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "build/logs"
+PREFIX = "test-"
 STANDIN = "localhost/ling-engine-standin:dev"
 
 
@@ -33,10 +34,17 @@ def cluster_under_test() -> Iterator[Cluster]:
         with trial_cluster(nodes=2, audit=True) as cluster, cluster.installed():
             try:
                 yield cluster
+                cluster.wait_for("every test's namespace is gone", lambda: not leftovers(cluster), 120)
             finally:
                 collect_logs(cluster)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def leftovers(cluster: Cluster) -> list[str]:
+    """Namespaces of tests that are still there."""
+    found = cluster.get("namespaces", "-l", "ling.dev/trial=true")["items"]
+    return [one["metadata"]["name"] for one in found if one["metadata"]["name"].startswith(PREFIX)]
 
 
 def collect_logs(cluster: Cluster) -> None:
@@ -129,8 +137,8 @@ class Trial:
 
 @contextlib.contextmanager
 def trial(cluster: Cluster) -> Iterator[Trial]:
-    """A fresh namespace that enforces Pod Security `restricted`; at the end all that is in it must go."""
-    with cluster.namespace(f"test-{uuid.uuid4().hex[:8]}") as name:
+    """A fresh namespace that enforces Pod Security `restricted`; that all in it goes is seen at the end of the run."""
+    with cluster.namespace(f"{PREFIX}{uuid.uuid4().hex[:8]}", wait=False) as name:
         yield Trial(cluster=cluster, name=name)
 
 

@@ -27,7 +27,7 @@ from ling_api.errors import AgentUnreachable
 from ling_nodeagent.__main__ import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.support.nursery import Nursery
 
@@ -137,7 +137,7 @@ class Ground:
         self.engines: list[Engine] = []
         self.agent: Program
         self.keeper: Program
-        self.patience = PATIENCE
+        self.patience = START
         self.term = 0  # the highest that was seen
         for device in ("d000", "d001", "d002"):
             (self.run / "d" / device).mkdir(parents=True)  # a pod's folder is there before its processes are
@@ -182,7 +182,7 @@ class Ground:
     def kill(self, victims: Sequence[str]) -> set[str]:
         """Kills these processes of the first engine, agent and keeper; returns which programs must be started again."""
         first = self.engines[0]
-        find = {
+        find: dict[str, Callable[[], list[int]]] = {
             "server": lambda: [first.process("server")],
             "zygote": lambda: [first.process("zygote")],
             "launcher": first.program.all,
@@ -234,7 +234,7 @@ class Ground:
 
     def ask(self, **body: Any) -> str:
         """One request on a connection of its own; the answer's text. Raises OSError, AssertionError."""
-        asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
         try:
             body = {"model": self.model.name, "prompt": "a", "max_tokens": 2, **body}
             asking.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -325,7 +325,7 @@ def _wait(ground: Ground) -> None:
 
 
 def _waits(ground: Ground) -> bool:
-    return any(each["pod"] == "two" and "waiting" in each["phases"] for each in ground.status()["engines"])
+    return any(each["pod"] == "two" and "waiting" in each["phases"] for each in ground.status().get("engines", ()))
 
 
 def _serve(ground: Ground) -> None:
@@ -338,7 +338,7 @@ def _serve(ground: Ground) -> None:
 def _answered(ground: Ground) -> None:
     """A first token has been said of the server, so its death begins no crash loop."""
     ground.ask()
-    ground.until(lambda: any(each["requests"] for each in ground.status()["engines"]), "the request is counted")
+    ground.until(lambda: any(each["requests"] for each in ground.status().get("engines", ())), "the request is counted")
 
 
 def _attach(ground: Ground) -> None:

@@ -184,6 +184,12 @@ class LauncherClient:
     def _on_error(self, message: dict[str, Any], fds: list[int]) -> None:
         self.errors.append(message["reason"])
 
+    @property
+    def open_now(self) -> bool:
+        """Whether there are connections to end."""
+        sock = getattr(self, "_sock", None)
+        return sock is not None and sock.fileno() >= 0
+
     async def break_off(self) -> None:
         """Ends both connections; the back-ups stay."""
         self._reading.cancel()

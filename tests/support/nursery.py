@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Nursery:
-    """The forking process, seen from the test; `close` leaves its children to their fate."""
+    """The forking process, seen from the test; its children die with it, and it with the test."""
 
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": f"{PYTHONPATH}{os.pathsep}{ROOT}"}
@@ -123,6 +123,7 @@ def _namespaces() -> bool:
 
 def _become(*, program: str, argv: list[str], env: dict[str, str], log: str, namespace: bool) -> None:
     os.setsid()
+    _die_with_parent()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number, source in enumerate((nothing, output, output)):
@@ -133,8 +134,7 @@ def _become(*, program: str, argv: list[str], env: dict[str, str], log: str, nam
         _wrap()
     code = 1
     try:
-        main_of = importlib.import_module(MAINS[program]).main
-        code = int(main_of() if program == "ling_nodeagent.keeper" else main_of(argv))
+        code = int(importlib.import_module(MAINS[program]).main(tuple(argv)))
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:
@@ -151,6 +151,10 @@ def _wrap() -> None:
     if pid:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os._exit(code if code >= 0 else 128 - code)
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ling_api import tensors
@@ -38,6 +38,10 @@ class WeightSet(WeightTwin):
     naming: Naming
     revision: str  # "sha256:<64 hex>" that the folder's bytes must have, or ""
     rank: int = 0
+    _specs: Sequence[TensorSpec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._specs = tensors.specs_of(self.module)  # now, while nobody waits: binding changes none of them
 
     def describe(self, target: Config) -> SetDescription:
         """Reads headers only. Raises BadInput when files and module do not fit."""
@@ -48,7 +52,7 @@ class WeightSet(WeightTwin):
         return SetDescription(role=self.role, rank=self.rank, identity=identity, nbytes=nbytes)
 
     def specs(self) -> Sequence[TensorSpec]:
-        return tensors.specs_of(self.module)
+        return self._specs
 
     def bind(self, mapping: Mapping, layout: Layout) -> None:
         tensors.bind(self.module, mapping, layout)

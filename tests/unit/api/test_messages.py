@@ -53,7 +53,7 @@ GOOD: dict[str, list[tuple[str, dict[str, Any], int]]] = {
         ("word", {"ready": True, "message": ""}, 0),
         ("released", {}, 0),
     ],
-    "launcher->agent": [*BACKS_UP, ("hello", {"version": 1, "kind": "launcher"}, 0)],
+    "launcher->agent": [*BACKS_UP, ("hello", {"version": 1, "kind": "launcher"}, 0), ("pass", {"count": 2}, 2)],
     "agent->launcher": [*BACKED_UP, ("ticket", TICKET, 0), ("park", {"count": 2}, 2)],
     "rank->agent": [
         ("hello", {"version": 1, "kind": "rank", "server": "s", "rank": 0}, 0),
@@ -143,6 +143,7 @@ WRONG: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("agent->keeper", "listen", {"port": 0, "backlog": 1}, 0, "'port' is wrong"),
     ("agent->launcher", "ticket", {"ticket": "b" * 63}, 0, "'ticket' is wrong"),
     ("agent->launcher", "park", {"count": 0}, 0, "'count' is wrong"),
+    ("keeper->agent", "members", {"members": {}, "term": 1 << 32}, 0, "'term' is wrong"),
     ("agent->launcher", "park", {"count": 3}, 2, "2 descriptors came along; it says 3"),
     ("rank->agent", "fetch", {"re": -1, **TICKET}, 0, "'re' is wrong"),
     ("rank->agent", "fetch", {"re": 1 << 64, **TICKET}, 0, "'re' is wrong"),

@@ -1,6 +1,7 @@
 """Every phase x event of the launcher leads where it should, and nowhere else."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,8 @@ def test_every_pair_is_decided_and_keeps_the_rules(phase: Phase, event: Event, o
     before = State(phase=phase, once=once, leaving=phase in (Phase.LEAVING, Phase.ENDING))
     after, actions = decide(before, event, 5)
     if (phase, event) not in TABLE:
-        assert (after, actions) == (before, ())
+        assert (replace(after, go_again=False), actions) == (before, ())
+        assert after.go_again == (event is Event.GO and phase in HAS_SERVER)
         return
     if phase not in HAS_SERVER:
         assert Action.KILL_SERVER not in actions
@@ -52,6 +54,21 @@ def test_the_ways_up(events: list[Event], phase: Phase, actions: list[Action]) -
         state, done = decide(state, event)
     assert state.phase is phase
     assert list(done) == actions
+
+
+@pytest.mark.parametrize("phase", HAS_SERVER[:3], ids=str)
+def test_go_that_overtakes_the_news_of_a_death_is_obeyed_after_it(phase: Phase) -> None:
+    state, actions = decide(State(phase=phase), Event.GO)
+    assert (state.phase, actions) == (phase, ())
+    state, actions = decide(state, Event.SERVER_EXITED, -9)
+    assert (state.phase, state.go_again, actions) == (Phase.STARTING, False, (Action.START_SERVER,))
+
+
+def test_go_of_a_former_agent_is_forgotten() -> None:
+    state, _ = decide(State(phase=Phase.ACTIVE), Event.GO)
+    state, _ = decide(state, Event.WELCOMED)
+    state, actions = decide(state, Event.SERVER_EXITED, -9)
+    assert (state.phase, actions) == (Phase.GATED, ())
 
 
 def test_sigterm_while_active_leaves_drains_and_exits_with_0() -> None:

@@ -191,6 +191,43 @@ async def test_what_nobody_takes_stays_open_and_is_answered(engine: Engine, list
     await client.close()
 
 
+@pytest.mark.parametrize("steps", range(6))
+async def test_what_was_accepted_as_the_drain_began_is_answered(
+    engine: Engine, listener: socket.socket, steps: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=2) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(steps):  # between accept() and the connection's own call-backs
+            await asyncio.sleep(0)
+        await engine.http.drain(5.0, lambda fds: False)
+        listener.setblocking(False)
+        try:
+            accepted, _ = listener.accept()
+        except BlockingIOError:
+            assert client.recv(12) == b"HTTP/1.1 200"
+        else:
+            accepted.close()  # not accepted by us: it waits for the successor
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_listener_that_comes_with_the_word_to_drain_is_left_alone(engine: Engine, steps: int) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(4)
+        accepting = asyncio.create_task(engine.http.accept(os.dup(other.fileno()), BACKLOG))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await engine.http.drain(5.0, lambda fds: False)
+        await accepting
+        assert not engine.http.accepting
+        with socket.create_connection(("127.0.0.1", port_of(other)), timeout=2):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            other.settimeout(2)
+            accepted, _ = other.accept()
+            accepted.close()
+
+
 async def test_a_request_longer_than_the_grace_period_is_told(engine: Engine, listener: socket.socket) -> None:
     client = await Client.to(port_of(listener))
     engine.app.release.clear()

@@ -32,6 +32,9 @@ def slot(*things: Launcher | WeightSet, capacity: int = 250) -> Slot:
 ACTIVE_A = launcher("one", (A,), role=Role.ACTIVE)
 
 
+AGAIN_A = replace(launcher("one", (A,), role=Role.STARTING), uid="one made again")
+
+
 @pytest.mark.parametrize(
     ("facts", "extra", "weights", "plans"),
     [
@@ -43,8 +46,19 @@ ACTIVE_A = launcher("one", (A,), role=Role.ACTIVE)
         (slot(ACTIVE_A, held(A)), launcher("two", (A,)), 100, 20),
         (slot(ACTIVE_A, held(A)), launcher("two", (B,)), 200, 20),
         (slot(ACTIVE_A, held(A), held(C, SetState.DROPPING)), None, 200, 10),
+        (slot(ACTIVE_A, AGAIN_A, held(A)), None, 100, 20),
     ],
-    ids=["nothing", "held only", "gated", "promised", "held and promised", "shares", "brings", "dropping counts"],
+    ids=[
+        "nothing",
+        "held only",
+        "gated",
+        "promised",
+        "held and promised",
+        "shares",
+        "brings",
+        "dropping counts",
+        "one pod name twice",
+    ],
 )
 def test_the_sum(facts: Slot, extra: Launcher | None, weights: int, plans: int) -> None:
     room = committed(facts, extra)

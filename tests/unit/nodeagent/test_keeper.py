@@ -11,7 +11,7 @@ from tests.support.fake_agent import memfd
 from tests.support.processes import PYTHONPATH
 
 from ling_api import fdpass
-from ling_nodeagent import keeper_memory
+from ling_nodeagent import keeper_memory, keeper_probes
 from ling_nodeagent.keeper import BadEnvironment, Settings
 from ling_nodeagent.keeper_memory import Memory, memory_limit
 
@@ -59,7 +59,20 @@ def test_loads_the_standard_library_and_fdpass_only() -> None:
     others = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
     assert others == {
         "ling_api", "ling_api.fdpass", "ling_nodeagent", "ling_nodeagent.keeper", "ling_nodeagent.keeper_memory",
+        "ling_nodeagent.keeper_probes",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("address", "may"),
+    [
+        pytest.param("127.0.0.1", True, id="own-loopback"),
+        pytest.param("10.244.1.7", False, id="another-pod"),
+        pytest.param("10.87.0.11", False, id="the-node"),
+    ],
+)
+def test_only_the_pod_itself_may_ask_the_slot_to_leave(address: str, may: bool) -> None:
+    assert keeper_probes.of_this_pod(address) is may
 
 
 @pytest.mark.parametrize(

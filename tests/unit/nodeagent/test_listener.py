@@ -6,7 +6,7 @@ from tests.support.slot_mind import Mind
 
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events, listener
-from ling_nodeagent.facts import Phase
+from ling_nodeagent.facts import Phase, Role
 
 
 def test_keeper_is_told_to_listen_once_nobody_has_it() -> None:
@@ -88,6 +88,23 @@ def test_word_follows_acceptors_and_holds_for_successors() -> None:
     assert word(mind) == (True, "nobody accepts; connections are held for a successor")
     assert mind.wake is not None
     mind.later(30)
+    assert word(mind) == (False, "nobody accepts")
+
+
+def test_last_word_stands_while_a_new_agent_learns_who_is_there() -> None:
+    mind = Mind(recovering=True)
+    mind.know("one")
+    mind.keeper()
+    assert mind.of(do.Word) == []
+    mind.engine("one", role=Role.ACTIVE, term=3, server="s1", phase=Phase.ACCEPTING)
+    assert word(mind) == (True, "one accepts")
+
+
+def test_a_new_agent_that_meets_nobody_says_so_when_it_has_waited() -> None:
+    mind = Mind(recovering=True)
+    mind.know("one")
+    mind.keeper()
+    mind.later(10)
     assert word(mind) == (False, "nobody accepts")
 
 

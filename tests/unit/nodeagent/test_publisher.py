@@ -107,6 +107,7 @@ async def test_a_slot_that_is_gone_is_let_be(api: Api, publish: Publisher) -> No
     publish.publish("prod/other-0", status(7))
     await api.until(1)
     assert (terms(api), api.tries) == ([7], 2)
+    assert list(publish._entries) == ["prod/other-0"], "nothing is kept of slots that are gone"
 
 
 async def test_condition_times_go_on_from_the_api_servers(api: Api, publish: Publisher) -> None:

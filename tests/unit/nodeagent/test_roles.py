@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from tests.support.slot_mind import NEW, OLD, A, B, Mind
 
+from ling_nodeagent import choose, events
 from ling_nodeagent import decisions as do
-from ling_nodeagent import events
 from ling_nodeagent.facts import Launcher, Performance, Phase, Role
 from ling_nodeagent.roles import TRANSITIONS, Cause, moved, respawn_delay
 
@@ -267,6 +267,29 @@ def test_leaving_active_is_drained_when_its_successor_needs_the_room() -> None:
     assert roles_set(mind)[-1] == ("one", Role.DRAINING, 1)
     mind.die(rank)
     assert gos(mind) == ["one", "two"]
+
+
+def test_idle_connections_go_to_who_accepts_else_to_who_is_let_go_next() -> None:
+    mind, rank = serving(capacity=115)
+    assert choose.successor(mind.slot, mind["one"]) is None
+    mind.engine("two", plan=10)
+    mind.engine("three", plan=10)
+    mind.post(events.Leaving(stream=mind["one"].stream))
+    assert mind["one"].role is Role.DRAINING
+    assert choose.successor(mind.slot, mind["one"]) == ("park", mind["two"].conn)
+    assert choose.successor(mind.slot, mind["three"]) == ("park", mind["two"].conn)
+    assert choose.successor(mind.slot, mind["two"]) is None, "it is let go next and keeps what it has"
+    mind.die(rank)
+    assert choose.successor(mind.slot, mind["two"]) == ("park", mind["three"].conn)
+    heir = mind.serve("two", "s2")
+    assert choose.successor(mind.slot, mind["three"]) == ("adopt", heir)
+
+
+def test_nobody_is_let_go_in_a_slot_that_ends_so_nothing_is_parked_there() -> None:
+    mind, _ = serving(capacity=115)
+    mind.engine("two", plan=10)
+    mind.spec(leaving=True)
+    assert choose.successor(mind.slot, mind["one"]) is None
 
 
 def test_leaving_gated_launcher_is_stopped_with_exit_code_0() -> None:

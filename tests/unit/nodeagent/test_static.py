@@ -107,6 +107,31 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         static.read(tmp_path / "missing.yaml")
 
 
+async def test_a_file_that_is_still_being_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [0, 40, 80, 80, 80]  # emptied, then written piece by piece
+    looks = 0
+    read_at: list[int] = []
+
+    def stamp(path: Path) -> tuple[int, int, int]:
+        nonlocal looks
+        looks += 1
+        return (0, 0, sizes[min(looks, len(sizes)) - 1])
+
+    def read(path: Path) -> static.Directory:
+        read_at.append(looks)
+        return static.Directory()
+
+    monkeypatch.setattr(static, "POLL", 0.001)
+    monkeypatch.setattr(static, "stamp", stamp)
+    monkeypatch.setattr(static, "read", read)
+    following = asyncio.create_task(static.follow(tmp_path, (0, 0, 1), lambda directory: None))
+    async with asyncio.timeout(10):
+        while looks < 10:
+            await asyncio.sleep(0.001)
+    assert read_at == [4], "at the second look that finds the same file"
+    following.cancel()
+
+
 async def test_a_changed_file_is_posted_and_a_wrong_one_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ from tests.support.rank_client import TestSet, memfd_of
 
 from ling_api.errors import BadInput, LingError, WriterLeft
 from ling_api.memory.memfd import MemfdMemory, sealed
+from ling_nodeagent import store as store_module
 from ling_nodeagent.store import MAX_REGIONS, Store, StoreRefused
 
 SLOT, SET = "ns/demo-0", TestSet(name="weights")
@@ -47,6 +48,22 @@ def test_a_sealed_set_is_read_only_and_whole() -> None:
         assert store.open_fds == 3
         store.close()
         assert store.open_fds == 0
+
+
+def test_one_slot_has_so_many_regions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_SLOT_REGIONS", 3)
+    with none_leaked():
+        store = Store()
+        store.deposit(SLOT, SET.id, "memfd", SIZES, regions())
+        with pytest.raises(StoreRefused, match="at most 3"):
+            store.deposit(SLOT, SET.id, "memfd", SIZES, regions())
+        store.deposit("ns/other-0", SET.id, "memfd", SIZES, regions())
+        store.give_back(SLOT, 7, message(parts=2), [*manifest(), *regions()])
+        with pytest.raises(StoreRefused, match="at most 3"):
+            store.give_back(SLOT, 7, message(sealed_=False, part=1, parts=2), regions())
+        store.forget_connection(7)
+        assert store.open_fds == 4
+        store.close()
 
 
 def test_the_same_regions_again_are_the_same_part() -> None:

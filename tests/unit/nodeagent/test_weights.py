@@ -260,3 +260,31 @@ def test_attached_server_keeps_its_set_under_a_new_agent() -> None:
     mind.post(events.Has(conn=keeper, set=A.set, kind="memfd", sealed=True, parts=((100,),)))
     mind.post(events.Ready(conn=keeper))
     assert mind.slot.sets[A.set].attached == {"s1"}
+
+
+def test_filler_may_seal_what_a_dead_keeper_stored_and_is_answered_by_the_next() -> None:
+    mind, keeper, rank = filling()
+    mind.deposit(rank)
+    mind.die(keeper)
+    assert weights.may_seal(mind.slot, A.set, "s1") == ""
+    mind.post(events.Sealed(conn=rank, re=2, set=A.set))
+    assert do.Answer(conn=rank, re=2, op="sealed") not in mind.said
+    second = mind.keeper()
+    assert do.BackUp(conn=second, set=A.set) in mind.said
+    assert do.Answer(conn=rank, re=2, op="sealed") in mind.said
+
+
+def test_filler_whose_agent_and_keeper_died_together_goes_on_and_others_wait() -> None:
+    mind = Mind(recovering=True)
+    mind.keeper()
+    mind.engine("two", server="s2", phase=Phase.STARTED)
+    rank = mind.new()
+    mind.post(events.RankConnected(conn=rank, uid="uid-one", server="s1", rank=0))
+    mind.engine("one", server="s1", phase=Phase.FILLING)
+    mind.attach("two", "s2")
+    mind.attach("one", "s1")
+    mind.later(2)
+    assert mind.answer("one") == do.Fill(sets=(A.set,), granted=())
+    assert isinstance(mind.answer("two"), do.Wait)
+    mind.die(rank)
+    assert mind.answer("two") == do.Fill(sets=(A.set,), granted=())

@@ -1,0 +1,63 @@
+"""The agent's loop: one slot's trouble is no other's, and what cannot be sent ends that connection."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.slot_mind import spec
+
+from ling_nodeagent import decisions as do
+from ling_nodeagent import events
+from ling_nodeagent.connection import Connection
+from ling_nodeagent.hub import Agent
+
+
+class Nobody:
+    def publish(self, slot: str, status: Mapping[str, object]) -> None:
+        """Not asked here."""
+
+
+async def test_a_slot_in_trouble_keeps_no_other_from_being_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(tmp_path, Nobody(), recover_min=0.0, recover_max=0.0)
+    told, trouble = [], []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: trouble.append(context))
+
+    def say(slot: str, decision: do.Decision) -> None:
+        if slot != "ns/well":
+            raise RuntimeError("trouble")
+        told.append(type(decision))
+
+    monkeypatch.setattr(agent._deeds, "do", say)
+    for name in (*(f"ns/ill-{number}" for number in range(8)), "ns/well"):
+        agent.post(name, events.SpecChanged(spec=spec(name=name)))
+        agent.post(name, events.KeeperHello(conn=1, uid="u", netns=7))
+        agent.post(name, events.Ready(conn=1))
+    async with asyncio.timeout(5):
+        while not told or len(trouble) < 8:
+            await asyncio.sleep(0.001)
+    assert do.Word in told
+    await agent.stop()
+
+
+@pytest.mark.parametrize("what", ["a closed descriptor", "too long"])
+async def test_what_cannot_be_sent_ends_the_connection(what: str) -> None:
+    ours, theirs = socket.socketpair()
+    ended: list[Connection] = []
+    conn = Connection(1, "d000", ours, on_frame=lambda *_: None, on_end=ended.append)
+    message: dict[str, Any] = {"op": "word", "ready": True, "message": ""}
+    if what == "too long":
+        conn.put({**message, "message": "x" * (2 << 20)})
+    else:
+        gone = os.dup(0)
+        os.close(gone)
+        conn.put(message, [gone])
+    assert ended == [conn]
+    assert theirs.recv(10) == b""
+    conn.put(message)
+    theirs.close()

@@ -12,7 +12,6 @@ from tests.support.speculation import DIALS, accept_length, bench, corrupt, run,
 from ling_engine.reference.bounds import Bounds, Sampling
 from ling_engine.reference.kda import KdaState, KdaStep
 from ling_engine.reference.sequence import Sequence
-from ling_engine.reference.speculate import accept_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,23 +21,6 @@ if TYPE_CHECKING:
 DRAFTS = [("nextn", 3), ("dspark", 4)]
 HELLO = list(b"Hello, world")
 DRAWN = Sampling(temperature=0.8, top_p=0.95, seed=7)
-
-
-@pytest.mark.parametrize(
-    ("drafts", "choices", "kept"),
-    [
-        ([], [5], 0),
-        ([1], [2, 9], 0),
-        ([1], [1, 9], 1),
-        ([1, 2, 3], [1, 2, 3, 4], 3),
-        ([1, 2, 3], [1, 2, 4, 4], 2),
-        ([1, 2, 3], [0, 2, 3, 4], 0),
-        ([7, 7, 7], [7, 0, 7, 7], 1),
-    ],
-    ids=str,
-)
-def test_the_longest_right_prefix_is_accepted(drafts: list[int], choices: list[int], kept: int) -> None:
-    assert accept_prefix(drafts, choices) == kept
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.support.agent_room import AgentRoom
 from tests.support.cuda_rank import MODULE
 from tests.support.rank_client import RankProcess, TestSet
@@ -82,20 +81,17 @@ async def test_weights_outlive_an_agent_while_filling_and_everybody_but_one_afte
     assert gpu_memory() <= before
 
 
-@pytest.mark.parametrize("when", ["deposited", "sealed"])
-async def test_memory_is_free_when_the_slot_has_dropped_it(gpu_memory: Callable[[], int], when: str) -> None:
+async def test_a_killed_fillers_memory_is_free_while_agent_keeper_and_launcher_live(
+    gpu_memory: Callable[[], int],
+) -> None:
+    before = gpu_memory()
     async with AgentRoom(capacity=CAPACITY) as room:
-        before = gpu_memory()
         one = await room.engine("d001", "one", weights=[SET])
         await one.expect("go")
         rank = await room.rank(one, "s1", module=MODULE)
         await rank.acall("deposit", await told_to_fill(one, 1), SET.id, SET.nbytes)
-        if when == "sealed":
-            await rank.acall("fill", SET.name)
-            await room.until(lambda: SET.id in one.held, "back-up at the launcher")
-            del room.engines["d001"]
-            await one.close()
-            room.launchers.clear()
-            room.agent.callers_changed({})
+        assert gpu_memory() > before
         rank.kill()
-        await room.until(lambda: gpu_memory() <= before, "memory given back", 20)
+        await room.until(lambda: not room.slot.sets, "the set dropped")
+        await room.until(lambda: gpu_memory() <= before, "its memory given back", 20)
+        assert room.keeper.poll() is None

@@ -1,4 +1,4 @@
-"""The drafts against a second, independent derivation, over several rounds; their config and their weight sets."""
+"""What is accepted; the drafts against a second, independent derivation, over several rounds; their config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tests.support.plain import Plain, PlainDspark
-from tests.support.speculation import DSPARK_KEYS, KEYS
+from tests.support.speculation import DIALS, DSPARK_KEYS, KEYS, bench, run, tokens
 
 from ling_api.errors import BadInput
 from ling_engine.reference import config, dspark_config
@@ -18,6 +18,7 @@ from ling_engine.reference.mtp import Mtp, Nextn
 from ling_engine.reference.predictable import fill
 from ling_engine.reference.randoms import RandomParameters
 from ling_engine.reference.sequence import Sequence
+from ling_engine.reference.speculate import accept_prefix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +63,32 @@ def rounds(target: Ling, draft: Draft, c: config.Config) -> list[tuple[list[int]
 
 def distance(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("drafts", "choices", "kept"),
+    [
+        ([], [5], 0),
+        ([1], [2, 9], 0),
+        ([1], [1, 9], 1),
+        ([1, 2, 3], [1, 2, 3, 4], 3),
+        ([1, 2, 3], [1, 2, 4, 4], 2),
+        ([1, 2, 3], [0, 2, 3, 4], 0),
+        ([7, 7, 7], [7, 0, 7, 7], 1),
+    ],
+    ids=str,
+)
+def test_the_longest_right_prefix_is_accepted(drafts: list[int], choices: list[int], kept: int) -> None:
+    assert accept_prefix(drafts, choices) == kept
+
+
+@pytest.mark.parametrize(("name", "window"), [("nextn", 3), ("dspark", 4)])
+def test_a_draft_changes_no_token(name: str, window: int) -> None:
+    """At length, and what would break it: tests/integration/test_roll_back.py."""
+    made, prompt = bench(DIALS[0.6]), list(b"Hello, world")
+    found = run(made, name, window, prompt, limit=16)
+    assert tokens(found) == tokens(run(made, "", 0, prompt, limit=16))
+    assert any(one.correct not in (None, window) for one in found)  # something was rolled back
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from ling_api.memory.memfd import MemfdMemory
 from ling_engine.decoding import Decoding
 from ling_engine.metrics import ServerMetrics
 from ling_engine.middleware import Middleware
-from ling_engine.reference import checkpoint
+from ling_engine.reference import checkpoint, dial
 from ling_engine.reference.presets import PRESETS
 from ling_engine.reference.runtime import RUNTIME
 from ling_engine.runtime import ModelSettings
@@ -40,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predictable")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "tiny", SMALL)
+        patch.setattr(dial, "_TURNS", 6)
         parser = argparse.ArgumentParser()
         checkpoint.add_arguments(parser)
         flags = [str(folder), "--draft", "nextn", "--draft", "dspark", "--accept", "0.8", "--seed", "1"]
@@ -104,6 +105,11 @@ def test_force_replaces_the_draft_too(copy: Path) -> None:
     checkpoint.make_model(copy, force=True)
     assert not list((copy / "dspark").iterdir())
     assert not (copy / "generation_meta.json").exists()
+
+
+def test_a_dense_checkpoint_has_no_experts(tmp_path: Path) -> None:
+    checkpoint.make_model(tmp_path, dense=True)
+    assert not any("experts" in name for name in tensors_of(tmp_path))
 
 
 def described(asked: ModelSettings) -> dict[str, str]:
@@ -185,7 +191,7 @@ def test_the_nextn_layer_knows_the_content_only_where_a_revision_asks(made: Path
         opened(settings(made, NEXTN, revision="sha256:" + "0" * 64))
 
 
-BODY = {"model": "t", "prompt": "Hello", "max_tokens": 40, "ignore_eos": True}
+BODY = {"model": "t", "prompt": "Hello", "max_tokens": 30, "ignore_eos": True}
 
 
 async def asked(served: ServedModel, *bodies: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -215,7 +221,7 @@ async def test_answers_and_metrics_count_as_sglang_does(made: Path, how: Decodin
         assert one["spec_accept_length"] == usage["completion_tokens"] / one["spec_verify_ct"]
     assert metrics["ling_verify_rounds_total"] == sum(one["spec_verify_ct"] for one in details)
     assert metrics["ling_correct_drafts_total"] == sum(one["spec_num_correct_drafts"] for one in details)
-    assert metrics["ling_accepted_tokens_total"] == 39 + 0 + 2 + 39 + 39  # first tokens come with the prompt
+    assert metrics["ling_accepted_tokens_total"] == 29 + 0 + 2 + 29 + 29  # first tokens come with the prompt
     length = metrics["ling_accepted_tokens_total"] / metrics["ling_verify_rounds_total"]
     assert 1.2 < length <= how.num_draft_tokens
 

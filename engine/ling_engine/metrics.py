@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .requests import RequestRecord
 
 # A speculative decoder on good hardware emits a token every 0.2 to 5 ms; a CPU takes longer.
@@ -45,18 +47,25 @@ class ServerMetrics:
         self.requests = 0
         self.output_tokens = 0
         self.failed = 0
+        self.on_first_token: Callable[[], None] = lambda: None  # the server's very first: it is no crash-looper
 
     def began(self) -> None:
         self.in_flight += 1
         self._in_flight.set(self.in_flight)
 
+    def emitted(self, count: int) -> None:
+        """Tokens of a running request."""
+        first = not self.output_tokens
+        self.output_tokens += count
+        self._tokens.inc(count)
+        if first:
+            self.on_first_token()
+
     def ended(self, record: RequestRecord) -> None:
         """A generation ended, well or not."""
         self.in_flight -= 1
         self.requests += 1
-        self.output_tokens += record.tokens
         self._in_flight.set(self.in_flight)
-        self._tokens.inc(record.tokens)
         self._rounds.inc(record.rounds)
         self._accepted.inc(record.accepted)
         self._correct.inc(record.correct)

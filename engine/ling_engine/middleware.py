@@ -58,7 +58,7 @@ class Middleware:
         return len(self._running)
 
     async def _generate(self, exchange: _Exchange, scope: Scope, receive: Receive) -> None:
-        record = requests.RequestRecord()
+        record = requests.RequestRecord(emitted=self._metrics.emitted)
         requests.enter(record)
         self._metrics.began()
         self._running.add(exchange)

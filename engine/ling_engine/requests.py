@@ -9,6 +9,14 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _nobody(_count: int) -> None:
+    """Whose tokens nobody counts."""
 
 
 @dataclass(slots=True)
@@ -22,6 +30,7 @@ class RequestRecord:
     rounds: int = 0  # of speculative decoding: how often the target verified drafts
     accepted: int = 0  # tokens that those rounds gave
     correct: int = 0  # drafts that the target agreed with
+    emitted: Callable[[int], None] = _nobody  # is told of tokens as they come, not only when the request ends
 
     def token(self, count: int = 1) -> None:
         """`count` tokens were emitted just now."""
@@ -30,6 +39,7 @@ class RequestRecord:
             self.first = now
         self.last = now
         self.tokens += count
+        self.emitted(count)
 
     def verified(self, rounds: int, accepted: int, correct: int) -> None:
         """So much speculative decoding in all, up to now."""

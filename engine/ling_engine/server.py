@@ -83,6 +83,7 @@ class Server:
     async def run(self) -> int:
         """Ends with the first of: a drain, or the failure of anything that runs beside it."""
         self._start(self._link.run())
+        self._metrics.on_first_token = self._say_performance
         self._start(self._report())
         self._start(self._live())
         try:
@@ -254,7 +255,10 @@ class Server:
                 self._say_phase()
             if self._metrics.performance() != performance:
                 performance = self._metrics.performance()
-                self._control.put({"op": "performance", **performance})
+                self._say_performance()
+
+    def _say_performance(self) -> None:
+        self._control.put({"op": "performance", **self._metrics.performance()})
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs it beside the rest; its failure is the server's."""

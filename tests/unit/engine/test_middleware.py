@@ -158,3 +158,18 @@ async def test_a_cut_body_breaks_the_connection() -> None:
     task = await cut_after_begin(Call(hang_in_body))
     with pytest.raises(ConnectionAbortedError):
         await task
+
+
+def test_a_first_token_is_told_at_once_and_every_token_counted_once() -> None:
+    metrics = ServerMetrics()
+    told: list[float] = []
+    metrics.on_first_token = lambda: told.append(metrics.performance()["output_tokens"])
+    metrics.began()
+    record = requests.RequestRecord(emitted=metrics.emitted)
+    record.token()
+    assert told == [1], "a server that dies in the middle of a long answer has had its first token"
+    record.token(2)
+    metrics.ended(record)
+    assert told == [1]
+    assert metrics.performance()["output_tokens"] == 3
+    assert "ling_output_tokens_total 3.0" in metrics.text()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 type Value = str | int | float | bool | Mapping[str, Value] | Sequence[Value] | None
 
-_SET_ID: Final = re.compile(r"([0-9a-f]{64}):(0|[1-9][0-9]{0,4})")
 _NEEDS_QUOTES: Final = re.compile(r'\Z|[-0-9"{\[]|(?:true|false|null)\Z')
 _PLAIN_KEY: Final = re.compile(r'[^."\[\]]+')
 
@@ -100,14 +99,6 @@ def nearest(wanted: Identity, held: Iterable[Identity]) -> tuple[Identity, tuple
 def set_id(digest: str, rank: int) -> str:
     """The name of a weight set: `<64 hex digits>:<rank>`."""
     return f"{digest}:{rank}"
-
-
-def parse_set_id(text: str) -> tuple[str, int]:
-    """(digest, rank) of a set id. Raises BadInput."""
-    match = _SET_ID.fullmatch(text)
-    if match is None:
-        raise BadInput(f"{text[:80]!r} is no set id; write <64 hex digits>:<rank>")
-    return match[1], int(match[2])
 
 
 def _flatten(name: str, value: Value) -> Iterator[tuple[str, str]]:

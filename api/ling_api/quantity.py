@@ -28,7 +28,6 @@ _FACTORS: Final = {
     "Ei": Fraction(2**60),
 }
 _FORM: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?))")
-_UNITS: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 
 
 def parse_exact(value: str | int) -> Fraction:
@@ -47,11 +46,3 @@ def parse_exact(value: str | int) -> Fraction:
 def parse_quantity(value: str | int) -> int:
     """The quantity in whole units (bytes for memory), a fraction rounded up as Kubernetes does; BadInput if none."""
     return math.ceil(parse_exact(value))
-
-
-def format_bytes(count: int) -> str:
-    """Bytes for a manifest: the largest binary unit that says the number exactly, else plain digits."""
-    for power, unit in zip(range(6, 0, -1), _UNITS, strict=True):
-        if count and count % (1 << 10 * power) == 0:
-            return f"{count >> 10 * power}{unit}"
-    return str(count)

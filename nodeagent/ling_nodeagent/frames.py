@@ -163,7 +163,7 @@ class Frames:
         self._agent.post(conn.slot, events.ListenerHeld(conn=conn.number, netns=netns))
 
     def _members(self, conn: Connection, message: Message, fds: list[int]) -> None:
-        self._agent.remember_members(conn.slot, message["members"])
+        # the list is for people who look at a keeper: callers come from the directory, which outlives an agent itself
         self._agent.post(conn.slot, events.TermRemembered(term=message.get("term", 0)))
 
     # ranks

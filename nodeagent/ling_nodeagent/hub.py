@@ -22,7 +22,6 @@ from . import events
 from .calls import Calls
 from .decide import decide, reduce
 from .deeds import Deeds
-from .directory import Caller
 from .engines import Engines, Stream
 from .facts import Slot
 from .folders import Folders
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from .directory import SlotSpec
+    from .directory import Caller, SlotSpec
     from .status import Publisher
 
 LOG = logging.getLogger(__name__)
@@ -73,8 +72,6 @@ class Agent:
         self._recover = (recover_min, recover_max)
         self._wall = wall
         self._number = 0
-        self._specs_known = False
-        self._members: dict[str, dict[str, Caller]] = {}
         self._statuses: dict[str, dict[str, Any]] = {}
         self._dirty: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -140,7 +137,6 @@ class Agent:
 
     def slots_changed(self, slots: Mapping[str, SlotSpec]) -> None:
         """The whole map by name; a slot that is missing is deleted."""
-        self._specs_known = True
         for name in {*slots, *self.slots}:
             slot, spec = self._slot(name), slots.get(name)
             if (spec is None and not slot.gone) or (spec is not None and (slot.spec != spec or slot.gone)):
@@ -152,19 +148,6 @@ class Agent:
             if conn.device == device:
                 conn.close()
         return self._folders.renew(device)
-
-    def members(self, slot: str | None = None) -> dict[str, Caller]:
-        """Callers by device, as keepers remember them: for a time without the API server."""
-        chosen = self._members.values() if slot is None else [self._members.get(slot, {})]
-        return {device: caller for members in chosen for device, caller in members.items()}
-
-    def remember_members(self, slot: str, members: Mapping[str, Mapping[str, str]]) -> None:
-        fields = ("namespace", "pod", "uid", "slot", "component", "revision")
-        self._members[slot] = {
-            device: Caller(device=device, **{name: member[name] for name in fields})  # type: ignore[arg-type]
-            for device, member in members.items()
-            if member["component"] in ("slot", "engine")
-        }
 
     def pod_of(self, uid: str) -> str:
         return next((caller.pod for caller in self.callers.values() if caller.uid == uid), "")
@@ -238,8 +221,8 @@ class Agent:
         if not slot.gone or slot.sets or slot.callers or slot.launchers or slot.keeper or slot.ranks:
             return False
         self.store.drop_listener(slot.name)
-        for known in (self.slots, self._statuses, self._members):
-            known.pop(slot.name, None)
+        self.slots.pop(slot.name, None)
+        self._statuses.pop(slot.name, None)
         timer = self._timers.pop(slot.name, None)
         if timer is not None:
             timer.cancel()

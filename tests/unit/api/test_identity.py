@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ling_api.errors import BadInput
-from ling_api.identity import FieldDifference, Identity, difference, nearest, parse_set_id, set_id
+from ling_api.identity import FieldDifference, Identity, difference, nearest, set_id
 
 FIELDS: dict[str, Any] = {
     "model": {"config": "abc", "shards": {"model-1.safetensors": {"size": 12, "mtime": 1.5}}},
@@ -155,10 +155,4 @@ def test_bytes_that_were_never_written_are_refused(data: bytes, sentence: str) -
 
 
 def test_a_set_id_names_digest_and_rank() -> None:
-    assert parse_set_id(set_id("a" * 64, 12)) == ("a" * 64, 12)
-
-
-@pytest.mark.parametrize("text", ["", "a" * 64, "a" * 63 + ":0", "g" * 64 + ":0", "a" * 64 + ":01", "a" * 64 + ":-1"])
-def test_a_text_that_is_no_set_id_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="no set id"):
-        parse_set_id(text)
+    assert set_id("a" * 64, 12) == "a" * 64 + ":12"

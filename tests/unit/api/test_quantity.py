@@ -3,11 +3,9 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ling_api.errors import BadInput
-from ling_api.quantity import format_bytes, parse_exact, parse_quantity
+from ling_api.quantity import parse_exact, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -38,13 +36,3 @@ def test_what_is_no_quantity_is_refused_with_examples(text: object) -> None:
 def test_parts_of_a_unit_count_as_a_whole_one() -> None:
     assert parse_quantity("1500m") == 2
     assert parse_quantity("1Gi") == 1 << 30
-
-
-@given(st.integers(0, 1 << 62))
-def test_bytes_as_text_mean_the_same_bytes(count: int) -> None:
-    assert parse_quantity(format_bytes(count)) == count
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0"), (1 << 30, "1Gi"), (3 << 19, "1536Ki"), (1000, "1000")])
-def test_bytes_are_told_in_the_largest_unit_that_is_exact(count: int, text: str) -> None:
-    assert format_bytes(count) == text

@@ -145,3 +145,14 @@ async def test_ticket_of_another_pods_folder_and_a_replayed_one_are_refused() ->
         await owner.acall("read", ticket)
         with pytest.raises(RankError, match="used already"):
             await owner.acall("read", ticket)
+
+
+async def test_of_a_deleted_slot_whose_pods_are_gone_nothing_is_kept() -> None:
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    async with AgentRoom(keeper=False) as room:
+        await room.until(lambda: room.agent.slots, "the slot is known")
+        room.agent.callers_changed({})
+        room.agent.slots_changed({})
+        await room.until(lambda: not room.agent.slots, "the slot is forgotten")
+    assert not troubles

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ling_api.memoryplan import MemoryPlan
 
 
+REQUIRED, PREFERRED, OFF = "Required", "Preferred", "Off"  # weightCache.policy
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """The part of an engine's settings that decides what is loaded and how it is served."""
@@ -33,6 +36,12 @@ class ModelSettings:
     max_queue: int
     served_name: str
     decoding: Decoding = PLAIN
+    tp: int = 1  # ranks
+    concurrency: int = 4  # requests that run at once
+    dtype: str = "auto"  # auto | bfloat16 | float32
+    router_dtype: str = ""  # fp32 | bf16, "" = as the checkpoint says
+    weight_cache: str = REQUIRED
+    extra_args: tuple[str, ...] = ()  # for the runtime's own command line, each already one word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +99,11 @@ class Runtime(Protocol):
 
     name: str
 
-    def preload(self) -> None:
-        """Imports everything that a server needs, in the zygote: no device, no thread, no file left open."""
+    native_threads: frozenset[str]
+    """Names of threads that its imports leave running: outside Python, and harmless to a fork (say why there)."""
+
+    def preload(self, settings: ModelSettings) -> None:
+        """Imports everything that a server needs, in the zygote: no device, no Python thread, no file left open."""
 
     def describe(self, settings: ModelSettings) -> Description:
         """Raises BadInput with one sentence when the model or a setting is wrong. Reads headers, never weights."""

@@ -1,4 +1,4 @@
-"""Finds a runtime by its name: `reference`, or `module:attribute` for one that lives elsewhere."""
+"""Finds a runtime by its name: `reference`, `sglang`, or `module:attribute` for one that lives elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ling_api.errors import BadInput, PluginMissing
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-_KNOWN = {"reference": "ling_engine.reference.runtime:RUNTIME"}
+_KNOWN = {
+    "reference": "ling_engine.reference.runtime:RUNTIME",
+    "sglang": "ling_engine.sglang.runtime:RUNTIME",
+}
 
 
 def find(name: str) -> Runtime:

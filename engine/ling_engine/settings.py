@@ -18,7 +18,7 @@ from ling_api.errors import BadInput
 
 from . import decoding
 from .decoding import PLAIN, Decoding
-from .runtime import ModelSettings
+from .runtime import OFF, PREFERRED, REQUIRED, ModelSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +30,9 @@ COMMANDS = {
 }
 MAKE_MODEL = "write a random checkpoint of the real architecture"
 _REVISION = re.compile(r"[0-9a-f]{8}")
+_DTYPES = ("auto", "bfloat16", "float32")
+_POLICIES = (REQUIRED, PREFERRED, OFF)
+_NAMED = ("reference", "sglang")
 _CONTENT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -49,6 +52,12 @@ class EngineSettings:
     probe_port: int  # 0 = any free port
     runtime: str
     decoding: Decoding = PLAIN
+    tp: int = 1
+    concurrency: int = 4
+    dtype: str = "auto"
+    router_dtype: str = ""
+    weight_cache: str = REQUIRED
+    extra_args: tuple[str, ...] = ()
 
     def model_settings(self) -> ModelSettings:
         return ModelSettings(
@@ -58,6 +67,12 @@ class EngineSettings:
             max_queue=self.max_queue,
             served_name=self.served_name,
             decoding=self.decoding,
+            tp=self.tp,
+            concurrency=self.concurrency,
+            dtype=self.dtype,
+            router_dtype=self.router_dtype,
+            weight_cache=self.weight_cache,
+            extra_args=self.extra_args,
         )
 
     def to_json(self) -> str:
@@ -69,7 +84,11 @@ class EngineSettings:
         settings = cls(**json.loads(text))
         spelled: Any = settings.decoding
         return replace(
-            settings, model=Path(settings.model), run_dir=Path(settings.run_dir), decoding=Decoding(**spelled)
+            settings,
+            model=Path(settings.model),
+            run_dir=Path(settings.run_dir),
+            decoding=Decoding(**spelled),
+            extra_args=tuple(settings.extra_args),
         )
 
 
@@ -100,14 +119,25 @@ def _add_flags(command: argparse.ArgumentParser, name: str, env: Mapping[str, st
     add("--served-model-name", default="", metavar="NAME", help="name in the API (default: the folder's name)")
     add("--context-length", default="4096", metavar="TOKENS")
     add("--max-queue", default="4096", metavar="REQUESTS", help="more than this waiting: answered 429")
-    add("--runtime", default=env.get(names.ENV_RUNTIME, "reference"), metavar="reference|MODULE:ATTRIBUTE")
+    add("--runtime", default=env.get(names.ENV_RUNTIME, "reference"), metavar="reference|sglang|MODULE:ATTRIBUTE")
     decoding.add_flags(command)
+    _add_flags_of_big_engines(command)
     if name == "check":
         return
     add("--revision", required=True, metavar="REV8", help="revision of the LingDeployment's engine part, 8 hex digits")
     add("--grace-seconds", default="120", metavar="SECONDS", help="a request may take this long once draining began")
     add("--run-dir", default=env.get(names.ENV_RUN_DIR, names.RUN_DIR), metavar="DIR", help="folder of the sockets")
     add("--probe-port", default=env.get(names.ENV_PROBE_PORT, str(names.PROBE_PORT)), metavar="PORT")
+
+
+def _add_flags_of_big_engines(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--tp", default="1", metavar="RANKS", help="tensor parallel ranks, one GPU each")
+    add("--concurrency", default="4", metavar="REQUESTS", help="how many run at once; memory is planned for so many")
+    add("--dtype", default="auto", metavar="|".join(_DTYPES))
+    add("--router-dtype", default="", metavar="fp32|bf16", help="of the MoE router's gate (default: the checkpoint's)")
+    add("--weight-cache", default=REQUIRED, metavar="|".join(_POLICIES))
+    add("--extra-arg", action="append", default=[], metavar="=FLAG", help="for the runtime's own command line; repeat")
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> EngineSettings:
@@ -129,7 +159,19 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> EngineSet
         probe_port=_whole("--probe-port", getattr(args, "probe_port", str(names.PROBE_PORT)), 0, 65535),
         runtime=_runtime(args.runtime),
         decoding=decoding.read(args),
+        tp=_whole("--tp", args.tp, 1, 64),
+        concurrency=_whole("--concurrency", args.concurrency, 1, 4096),
+        dtype=_one_of("--dtype", args.dtype, _DTYPES),
+        router_dtype=_one_of("--router-dtype", args.router_dtype, ("", "fp32", "bf16")),
+        weight_cache=_one_of("--weight-cache", args.weight_cache, _POLICIES),
+        extra_args=tuple(args.extra_arg),
     )
+
+
+def _one_of(flag: str, text: str, known: Sequence[str]) -> str:
+    if text not in known:
+        raise BadInput(f"{flag} {text!r}: must be {', '.join(filter(None, known[:-1]))} or {known[-1]}")
+    return text
 
 
 def _matching(flag: str, text: str, pattern: re.Pattern[str], wanted: str) -> str:
@@ -161,6 +203,6 @@ def _seconds(flag: str, text: str) -> float:
 def _runtime(text: str) -> str:
     module, colon, attribute = text.partition(":")
     named = all(part.isidentifier() for part in module.split("."))
-    if text != "reference" and not (colon and attribute.isidentifier() and named):
-        raise BadInput(f"--runtime {text!r}: must be reference or MODULE:ATTRIBUTE")
+    if text not in _NAMED and not (colon and attribute.isidentifier() and named):
+        raise BadInput(f"--runtime {text!r}: must be {', '.join(_NAMED)} or MODULE:ATTRIBUTE")
     return text

@@ -18,6 +18,7 @@ import select  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
+import threading  # noqa: E402
 import time  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
@@ -47,8 +48,8 @@ def main() -> int:
     began = time.monotonic()
     try:
         runtime = runtimes.find(settings.runtime)
-        runtime.preload()
-        _insist_on_one_thread(settings.runtime)
+        runtime.preload(settings.model_settings())
+        _insist_on_one_thread(runtime)
     except LingError as error:
         print(f"ling-engine: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
@@ -133,11 +134,19 @@ def _name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def _insist_on_one_thread(runtime: str) -> None:
+def _insist_on_one_thread(runtime: Runtime) -> None:
     """A fork copies one thread only; whatever lock another one holds would stay locked in every server."""
-    threads = len(list(Path("/proc/self/task").iterdir()))
-    if threads != 1:
-        raise BadInput(f"--runtime {runtime}: its preload() left {threads} threads; a zygote must have one")
+    others = [name for thread, name in _threads() if thread != os.getpid()]
+    unknown = sorted(set(others) - runtime.native_threads)
+    if unknown or threading.active_count() != 1:
+        raise BadInput(
+            f"--runtime {runtime.name}: its preload() left threads ({', '.join(unknown) or 'of Python'}); "
+            "a zygote must have one"
+        )
+
+
+def _threads() -> list[tuple[int, str]]:
+    return [(int(path.name), (path / "comm").read_text().strip()) for path in Path("/proc/self/task").iterdir()]
 
 
 if __name__ == "__main__":

@@ -238,8 +238,9 @@ class Standin:
     """The runtime."""
 
     name = "standin"
+    native_threads = frozenset[str]()
 
-    def preload(self) -> None:
+    def preload(self, settings: ModelSettings) -> None:
         """Nothing to import; everything is."""
 
     def describe(self, settings: ModelSettings) -> Description:

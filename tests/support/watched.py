@@ -109,9 +109,10 @@ class Watched:
     def __init__(self, runtime: str) -> None:
         self._runtime = runtime
         self.name = f"watched {runtime}"
+        self.native_threads = frozenset[str]()
 
-    def preload(self) -> None:
-        self._inner().preload()
+    def preload(self, settings: ModelSettings) -> None:
+        self._inner().preload(settings)
 
     def _inner(self) -> Runtime:
         return runtimes.find(self._runtime)

@@ -57,8 +57,9 @@ class Reference(Runtime):
     """Chosen with `--runtime reference`."""
 
     name = "reference"
+    native_threads = frozenset[str]()
 
-    def preload(self) -> None:
+    def preload(self, settings: ModelSettings) -> None:
         """Importing this module has imported everything."""
 
     def describe(self, settings: ModelSettings) -> Description:
@@ -72,6 +73,8 @@ class Reference(Runtime):
 
 
 def _parts(settings: ModelSettings) -> Parts:
+    if settings.tp != 1 or settings.dtype != "auto" or settings.router_dtype or settings.extra_args:
+        raise BadInput("--tp, --dtype, --router-dtype, --extra-arg: only for --runtime sglang; leave them out")
     parts = parts_of(settings)
     most, least = parts.config.max_position_embeddings, len(_WARM_UP) + 2
     if not least <= settings.context_length <= most:

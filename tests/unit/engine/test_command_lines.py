@@ -35,7 +35,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no grace": ((*RUN, "--grace-seconds", "0"), "--grace-seconds '0': must be a number of seconds"),
     "grace is no number": ((*FILL, "--grace-seconds", "nan"), "--grace-seconds 'nan'"),
     "port too high": ((*RUN, "--probe-port", "65536"), "--probe-port '65536': must be a whole number from 0 to 65535"),
-    "runtime is no name": ((*RUN, "--runtime", "torch"), "--runtime 'torch': must be reference or MODULE:ATTRIBUTE"),
+    "runtime is no name": (
+        (*RUN, "--runtime", "torch"),
+        "--runtime 'torch': must be reference, sglang or MODULE:ATTRIBUTE",
+    ),
     "runtime lacks it": ((*CHECK, "--runtime", "json:RUNTIME"), "module json has no RUNTIME"),
     "model of the runtime": (("check", "--model", "bad", "--runtime", "tests.support.standin:RUNTIME"), "standin.json"),
     "check refuses flags of run": ((*CHECK, "--run-dir", "run"), "unrecognized arguments"),

@@ -29,7 +29,9 @@ def test_environment_sets_defaults_and_flags_win(tmp_path: Path) -> None:
 
 
 def test_json_brings_back_equal_settings(tmp_path: Path) -> None:
-    found = parse(["fill", "--model", str(tmp_path), "--revision", REV, "--grace-seconds", "1.5"], {})
+    flags = ["--grace-seconds", "1.5", "--tp", "4", "--weight-cache", "Off", "--extra-arg=--a", "--extra-arg=b c"]
+    found = parse(["fill", "--model", str(tmp_path), "--revision", REV, *flags], {})
+    assert found.extra_args == ("--a", "b c")
     assert EngineSettings.from_json(found.to_json()) == found
 
 
@@ -45,7 +47,12 @@ def test_json_brings_back_equal_settings(tmp_path: Path) -> None:
         pytest.param(["--grace-seconds", "nan"], "number of seconds", id="grace-nan"),
         pytest.param(["--grace-seconds", "0"], "number of seconds", id="grace-zero"),
         pytest.param(["--probe-port", "65536"], "from 0 to 65535", id="port"),
-        pytest.param(["--runtime", "nonsense"], "must be reference or MODULE:ATTRIBUTE", id="runtime"),
+        pytest.param(["--runtime", "nonsense"], "must be reference, sglang or MODULE:ATTRIBUTE", id="runtime"),
+        pytest.param(["--tp", "0"], "whole number from 1 to", id="tp"),
+        pytest.param(["--concurrency", "many"], "whole number from 1 to", id="concurrency"),
+        pytest.param(["--dtype", "fp8"], "--dtype 'fp8': must be auto, bfloat16 or float32", id="dtype"),
+        pytest.param(["--router-dtype", "bfloat16"], "must be fp32 or bf16", id="router-dtype"),
+        pytest.param(["--weight-cache", "required"], "must be Required, Preferred or Off", id="weight-cache"),
         pytest.param(["--model", "/nowhere/at/all"], "no such folder", id="model"),
         pytest.param(["--what"], "unrecognized arguments: --what", id="unknown"),
     ],

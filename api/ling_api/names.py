@@ -25,6 +25,7 @@ AGENT_SOCKET: Final = "agent.sock"  # gRPC, control
 FD_SOCKET: Final = "fd.sock"  # descriptors
 STATUS_SOCKET: Final = "status.sock"  # on the node, for `ling-nodeagent status`
 PVC_DIR: Final = "/checkpoint"  # where an engine pod mounts the claim of pvc://
+DRAFT_DIR: Final = "/draft"  # the same for a draft that lies in another claim than the model
 
 SERVE_PORT: Final = 8000
 PROBE_PORT: Final = 8002

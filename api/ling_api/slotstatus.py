@@ -91,6 +91,7 @@ class EngineStatus(Plain):
     in_flight: int = 0
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+    accept_length: float | None = None
     last_exit: str | None = None
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _METRICS_PATIENCE_S = 1.0
-_FIELDS = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed")
+_FIELDS = (
+    "in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length"
+)  # fmt: skip
 
 
 class LaunchedServer:

@@ -43,6 +43,7 @@ class ServerMetrics:
         )
         self._recent_ttft: deque[float] = deque(maxlen=_WINDOW)
         self._recent_tpot: deque[float] = deque(maxlen=_WINDOW)
+        self._recent_rounds: deque[tuple[int, int]] = deque(maxlen=_WINDOW)  # tokens, rounds that gave them
         self.in_flight = 0
         self.requests = 0
         self.output_tokens = 0
@@ -69,6 +70,8 @@ class ServerMetrics:
         self._rounds.inc(record.rounds)
         self._accepted.inc(record.accepted)
         self._correct.inc(record.correct)
+        if record.rounds:
+            self._recent_rounds.append((record.accepted, record.rounds))
         if record.ttft is not None:
             self._ttft.observe(record.ttft)
             self._recent_ttft.append(record.ttft)
@@ -99,7 +102,13 @@ class ServerMetrics:
             "mean_tpot_ms": _mean(self._recent_tpot) * 1000,
             "mean_ttft_ms": _mean(self._recent_ttft) * 1000,
             "failed": self.failed,
+            "mean_accept_length": self._accept_length(),
         }
+
+    def _accept_length(self) -> float:
+        """All tokens by all rounds: a short answer counts less than a long one."""
+        rounds = sum(rounds for _, rounds in self._recent_rounds)
+        return sum(tokens for tokens, _ in self._recent_rounds) / rounds if rounds else 0.0
 
 
 def _mean(values: deque[float]) -> float:

@@ -140,6 +140,7 @@ class Performance:
     output_tokens: int = 0
     tpot_ms: float = 0.0
     ttft_ms: float = 0.0
+    accept_length: float = 0.0  # 0 = nothing was verified
     failed: int = 0
 
 

@@ -76,6 +76,8 @@ def _engine(each: Launcher) -> Status:
         "ttftMs": round(seen.ttft_ms, 3),
         "tpotMs": round(seen.tpot_ms, 3),
     }
+    if seen.accept_length:
+        out["acceptLength"] = round(seen.accept_length, 3)
     if each.last_exit is not None:
         out["lastExit"] = str(each.last_exit)
     return out

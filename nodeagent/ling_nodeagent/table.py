@@ -38,6 +38,7 @@ def _slot(name: str, status: Mapping[str, Any]) -> Iterable[str]:
         (
             each["pod"], each["revision"], each["role"], each["phase"], amount(each["planBytes"]),
             str(each["requests"]), str(each["inFlight"]), f"{each['ttftMs']:.1f}", f"{each['tpotMs']:.2f}",
+            f"{each['acceptLength']:.2f}" if "acceptLength" in each else "-",
             str(each["deaths"]), each.get("lastExit", "-"),
         )
         for each in status["engines"]
@@ -53,6 +54,7 @@ def _slot(name: str, status: Mapping[str, Any]) -> Iterable[str]:
             "NOW",
             "TTFT ms",
             "TPOT ms",
+            "ACCEPT",
             "DEATHS",
             "EXIT",
         )

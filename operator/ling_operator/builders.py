@@ -155,8 +155,44 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
 
 def model_path(part: EnginePart) -> str:
     """Where an engine finds its checkpoint."""
-    root = names.PVC_DIR if part.model.claim else names.MODELS_DIR
-    return f"{root}/{part.model.path}".rstrip("/")
+    return _inside(names.PVC_DIR if part.model.claim else names.MODELS_DIR, part.model.path)
+
+
+def draft_path(part: EnginePart) -> str:
+    """Where an engine finds its external draft, "" when none is named."""
+    draft = part.decoding.draft
+    if draft is None:
+        return ""
+    if not draft.claim:
+        return _inside(names.MODELS_DIR, draft.path)
+    return _inside(names.PVC_DIR if draft.claim == part.model.claim else names.DRAFT_DIR, draft.path)
+
+
+def _inside(root: str, path: str) -> str:
+    return f"{root}/{path}".rstrip("/")
+
+
+def _claims(part: EnginePart) -> dict[str, tuple[str, str]]:
+    """Volumes of an engine pod: name -> claim, where it is mounted. One claim is one volume."""
+    found, draft = {}, part.decoding.draft
+    if part.model.claim:
+        found["checkpoint"] = (part.model.claim, names.PVC_DIR)
+    if draft is not None and draft.claim not in ("", part.model.claim):
+        found["draft"] = (draft.claim, names.DRAFT_DIR)
+    return found
+
+
+def _decoding_args(part: EnginePart) -> list[str]:
+    """Nothing for plain decoding: an engine's image may be older than the flags."""
+    decoding = part.decoding
+    if decoding.algorithm == "None":
+        return []
+    flags = {
+        "--num-steps": decoding.num_steps,
+        "--num-draft-tokens": decoding.num_draft_tokens,
+        "--draft": draft_path(part),
+    }
+    return [f"--decoding={decoding.algorithm}", *(f"{flag}={value}" for flag, value in flags.items() if value)]
 
 
 def engine_args(deployment: str, revision: str, part: EnginePart, grace_seconds: int) -> list[str]:
@@ -171,6 +207,7 @@ def engine_args(deployment: str, revision: str, part: EnginePart, grace_seconds:
         f"--max-queue={part.engine.max_queue}",
         f"--grace-seconds={grace_seconds}",
         f"--served-model-name={deployment}",
+        *_decoding_args(part),
     ]
 
 
@@ -192,8 +229,9 @@ def _engine(observed: Observed, revision: str, part: EnginePart, grace_seconds: 
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": dict(_CONTAINER_SECURITY),
     }
-    if part.model.claim:
-        container["volumeMounts"] = [{"name": "checkpoint", "mountPath": names.PVC_DIR, "readOnly": True}]
+    claims = _claims(part).items()
+    if claims:
+        container["volumeMounts"] = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in claims]
     return container
 
 
@@ -220,9 +258,12 @@ def build_engine_pod(
         "tolerations": [dict(_CORDONED)],
         "containers": [_engine(observed, revision, part, slot.spec.grace_seconds)],
     }
-    if part.model.claim:
-        claim = {"claimName": part.model.claim, "readOnly": True}
-        spec["volumes"] = [{"name": "checkpoint", "persistentVolumeClaim": claim}]
+    claims = _claims(part).items()
+    if claims:
+        spec["volumes"] = [
+            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for name, (claim, _) in claims
+        ]
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -152,12 +152,15 @@ def _performance(facts: Sequence[SlotFacts]) -> dict[str, Any]:
     requests = sum(one.requests for one in measured)
     if not requests:
         return {}
-    figures = {"ttftMs": "ttft_ms", "tpotMs": "tpot_ms"}
-    means = {
-        key: sum((getattr(one, name) or 0) * one.requests for one in measured) / requests
-        for key, name in figures.items()
-    }
-    return {"requests": requests, **{key: round(value, 3) for key, value in means.items()}}
+    figures = {"ttftMs": "ttft_ms", "tpotMs": "tpot_ms", "acceptLength": "accept_length"}
+    means = {key: _mean([(getattr(one, name), one.requests) for one in measured]) for key, name in figures.items()}
+    return {"requests": requests, **{key: round(mean, 3) for key, mean in means.items() if mean is not None}}
+
+
+def _mean(weighed: Sequence[tuple[float | None, int]]) -> float | None:
+    """Of the values that somebody measured, each as often as its weight; None when nobody has."""
+    known = [(value, weight) for value, weight in weighed if value is not None]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
 
 
 def _message(conditions: Mapping[str, Condition]) -> str:

@@ -40,6 +40,17 @@ def resources(**sides: dict[str, Any]) -> dict[str, Any]:
     return changed(engine={"resources": sides})
 
 
+DRAFT = {"source": "host:///draft"}
+
+
+def decoding(algorithm: str, **fields: Any) -> dict[str, Any]:
+    return {**GOOD, "decoding": {"algorithm": algorithm, **fields}}
+
+
+def drafted(source: str) -> dict[str, Any]:
+    return decoding("DSPARK", draft={"source": source})
+
+
 INVALID = [
     pytest.param(changed(model={"source": "/models/tiny"}), "write pvc://CLAIM/PATH", id="a plain path"),
     pytest.param(changed(model={"source": "hf://inclusionAI/Ling"}), "or host:///PATH below", id="another scheme"),
@@ -68,7 +79,24 @@ INVALID = [
     pytest.param(changed(drain={"graceSeconds": 0}), "seconds from 1 to 3600", id="no grace"),
     pytest.param(changed(service={"port": 70000}), "a port from 1 to 65535", id="a port that is none"),
     pytest.param(changed(service={"holdSeconds": 0}), "seconds from 1 to 3600", id="no hold"),
-    pytest.param(changed(decoding={"algorithm": "NEXTN"}), 'unknown field "spec.decoding"', id="a field of later"),
+    pytest.param(changed(standby={"replicas": 1}), 'unknown field "spec.standby"', id="a field of later"),
+    pytest.param(decoding("EAGLE"), 'supported values: "None", "NEXTN", "DSPARK"', id="an algorithm of others"),
+    pytest.param(decoding("nextn"), 'supported values: "None", "NEXTN", "DSPARK"', id="an algorithm in small letters"),
+    pytest.param(decoding("None", numSteps=3), "write algorithm: NEXTN or DSPARK beside", id="steps of nothing"),
+    pytest.param({**GOOD, "decoding": {"numDraftTokens": 4}}, "write algorithm: NEXTN or DSPARK", id="no algorithm"),
+    pytest.param(decoding("NEXTN", numSteps=0), "number of steps from 1 to 63", id="no step"),
+    pytest.param(decoding("NEXTN", numSteps=64), "number of steps from 1 to 63", id="steps without end"),
+    pytest.param(decoding("DSPARK", numDraftTokens=1), "number of tokens from 2 to 64", id="nothing drafted"),
+    pytest.param(decoding("NEXTN", numSteps=3, numDraftTokens=6), "write numSteps + 1 for NEXTN", id="a tree"),
+    pytest.param(decoding("DSPARK", numSteps=2), "write 1 for DSPARK, or leave it out", id="two steps of DSPARK"),
+    pytest.param(decoding("NEXTN", draft=DRAFT), "algorithm: DSPARK only; the draft of NEXTN is a layer", id="a draft"),
+    pytest.param(decoding("None", draft=DRAFT), "write it with algorithm: DSPARK only", id="a draft for nothing"),
+    pytest.param(decoding("DSPARK", draft={}), "decoding.draft.source: Required value", id="a draft from nowhere"),
+    pytest.param(drafted("/models/draft"), "decoding.draft.source: write pvc://CLAIM/PATH", id="a plain draft path"),
+    pytest.param(drafted("hf://a/b"), "decoding.draft.source: write pvc://CLAIM/PATH", id="another draft scheme"),
+    pytest.param(drafted("pvc://Claim_1/x"), "draft.source: write pvc://CLAIM/PATH with the claim's", id="draft claim"),
+    pytest.param(drafted("host:///a/../b"), "draft.source: write the path without '.'", id="a draft that climbs"),
+    pytest.param(drafted("host:///a b"), "decoding.draft.source: write the path with letters", id="a blank in it"),
 ]
 
 
@@ -108,6 +136,13 @@ def test_a_name_that_pods_cannot_carry_is_refused(plane: apiserver.ControlPlane,
         ),
         pytest.param({**GOOD, "replicas": 0}, id="no slots"),
         pytest.param(changed(engine={"image": "registry.example:5000/a/b@sha256:" + "0" * 64}), id="image by digest"),
+        pytest.param(decoding("NEXTN"), id="NEXTN with its own numbers"),
+        pytest.param(decoding("NEXTN", numSteps=3), id="NEXTN, steps"),
+        pytest.param(decoding("NEXTN", numDraftTokens=4), id="NEXTN, tokens"),
+        pytest.param(decoding("NEXTN", numSteps=63, numDraftTokens=64), id="NEXTN, both"),
+        pytest.param(decoding("DSPARK"), id="DSPARK beside the model"),
+        pytest.param(decoding("DSPARK", numSteps=1, numDraftTokens=9, draft=DRAFT), id="DSPARK, everything"),
+        pytest.param({**drafted("pvc://drafts/"), "model": {"source": "pvc://models/a"}}, id="two claims"),
     ],
 )
 def test_a_valid_manifest_is_taken_and_understood(plane: apiserver.ControlPlane, spec: dict[str, Any]) -> None:
@@ -120,6 +155,7 @@ def test_the_defaults_of_schema_and_values_are_the_same(plane: apiserver.Control
     defaulted = json.loads(taken.stdout)["spec"]
     assert LingDeploymentSpec.from_dict(defaulted) == LingDeploymentSpec.from_dict(GOOD)
     assert defaulted["engine"] == {"runtime": "Reference", "contextLength": 4096, "maxQueue": 4096}
+    assert defaulted["decoding"] == {"algorithm": "None"}
     assert revision_of(LingDeploymentSpec.from_dict(defaulted).part) == revision_of(
         LingDeploymentSpec.from_dict(GOOD).part
     )
@@ -153,7 +189,7 @@ def test_columns_and_scale_show_what_a_person_wants(plane: apiserver.ControlPlan
         header = plane.kubectl("get", "ld", "columns").stdout.splitlines()[0].split()
         assert header == ["NAME", "READY", "SERVING", "REVISION", "MESSAGE", "AGE"]
         wide = plane.kubectl("get", "ld", "columns", "-o", "wide").stdout.splitlines()[0]
-        assert all(word in wide for word in ("UPDATED", "CURRENT", "MODEL", "TPOT MS"))
+        assert all(word in wide for word in ("UPDATED", "CURRENT", "MODEL", "DECODING", "TPOT MS", "ACCEPT"))
         plane.kubectl("scale", "ld", "columns", "--replicas=2")
         assert plane.kubectl("get", "ld", "columns", "-o", "jsonpath={.spec.replicas}").stdout == "2"
     finally:

@@ -235,20 +235,22 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Performance(_message.Message):
-    __slots__ = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed")
+    __slots__ = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length")
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MEAN_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     MEAN_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_ACCEPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     in_flight: int
     requests: int
     output_tokens: int
     mean_tpot_ms: float
     mean_ttft_ms: float
     failed: int
-    def __init__(self, in_flight: _Optional[int] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., mean_tpot_ms: _Optional[float] = ..., mean_ttft_ms: _Optional[float] = ..., failed: _Optional[int] = ...) -> None: ...
+    mean_accept_length: float
+    def __init__(self, in_flight: _Optional[int] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., mean_tpot_ms: _Optional[float] = ..., mean_ttft_ms: _Optional[float] = ..., failed: _Optional[int] = ..., mean_accept_length: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("term", "recovering")

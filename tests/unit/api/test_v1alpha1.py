@@ -20,6 +20,7 @@ from ling_api.v1alpha1 import (
 LEAST: dict[str, Any] = {"model": {"source": "host:///tiny"}, "weightCache": {"memory": "1Gi"}}
 DEFAULTS: dict[str, Any] = {
     "engine": {"runtime": "Reference", "contextLength": 4096, "maxQueue": 4096},
+    "decoding": {"algorithm": "None"},
     "replicas": 1,
     "gpu": {"allocation": "None"},
     "rollout": {"strategy": "Auto", "progressDeadlineSeconds": 900},
@@ -61,7 +62,7 @@ def test_a_field_of_a_later_release_with_its_baseline_changes_no_revision(monkey
             data = super().to_dict()
             return {**data, "engine": {**data["engine"], "concurrency": 4}}
 
-    monkeypatch.setattr("ling_api.v1alpha1.BASELINE", later)
+    monkeypatch.setattr("ling_api.enginepart.BASELINE", later)
     part = LingDeploymentSpec.from_dict(LEAST).part
     assert revision_of(Later(model=part.model, engine=part.engine)) == before
 
@@ -75,6 +76,7 @@ def test_a_field_of_a_later_release_with_its_baseline_changes_no_revision(monkey
         pytest.param({"engine": {"contextLength": 4097}}, id="context"),
         pytest.param({"engine": {"maxQueue": 1}}, id="queue"),
         pytest.param({"engine": {"resources": {"requests": {"cpu": 1}}}}, id="resources"),
+        pytest.param({"decoding": {"algorithm": "NEXTN"}}, id="decoding"),
     ],
 )
 def test_what_an_engine_depends_on_changes_the_revision(parts: dict[str, Any]) -> None:
@@ -93,6 +95,18 @@ def test_what_an_engine_depends_on_changes_the_revision(parts: dict[str, Any]) -
 )
 def test_what_no_engine_depends_on_does_not(parts: dict[str, Any]) -> None:
     assert revision(**parts) == revision()
+
+
+def test_every_way_of_decoding_is_a_revision_of_its_own() -> None:
+    ways: list[dict[str, Any]] = [
+        {"algorithm": "None"},
+        {"algorithm": "NEXTN"},
+        {"algorithm": "NEXTN", "numSteps": 3},
+        {"algorithm": "DSPARK"},
+        {"algorithm": "DSPARK", "numDraftTokens": 5},
+        {"algorithm": "DSPARK", "draft": {"source": "host:///draft"}},
+    ]
+    assert len({revision(decoding=way) for way in ways}) == len(ways)
 
 
 def test_quantities_count_by_what_they_mean() -> None:
@@ -121,6 +135,20 @@ def test_a_deployment_is_read_and_written_without_loss() -> None:
 
 
 @pytest.mark.parametrize(
+    "decoding",
+    [
+        pytest.param({"algorithm": "None"}, id="plain"),
+        pytest.param({"algorithm": "NEXTN", "numSteps": 3, "numDraftTokens": 4}, id="NEXTN"),
+        pytest.param({"algorithm": "DSPARK", "draft": {"source": "pvc://drafts/a"}}, id="DSPARK"),
+    ],
+)
+def test_decoding_is_read_and_written_without_loss(decoding: dict[str, Any]) -> None:
+    spec = LingDeploymentSpec.from_dict({**LEAST, "decoding": decoding})
+    assert spec.to_dict()["decoding"] == decoding
+    assert LingDeploymentSpec.from_dict(spec.to_dict()) == spec
+
+
+@pytest.mark.parametrize(
     ("parts", "sentence"),
     [
         pytest.param({"model": {}}, "source: write a text", id="no source"),
@@ -128,6 +156,12 @@ def test_a_deployment_is_read_and_written_without_loss() -> None:
         pytest.param({"model": {"source": "host:///a/../b"}}, "write pvc://CLAIM/PATH", id="dots"),
         pytest.param({"engine": {"runtime": "SGLang"}}, "write Reference", id="a runtime of later"),
         pytest.param({"engine": []}, "engine: write an object", id="a list"),
+        pytest.param({"decoding": {"algorithm": "EAGLE"}}, "write None or NEXTN or DSPARK", id="another algorithm"),
+        pytest.param(
+            {"decoding": {"algorithm": "DSPARK", "draft": {"source": "/draft"}}},
+            "decoding.draft.source: '/draft': write pvc://CLAIM/PATH",
+            id="a plain path as draft",
+        ),
         pytest.param({"replicas": "2"}, "whole number of at least 0", id="a text for a number"),
         pytest.param({"replicas": True}, "whole number of at least 0", id="a truth for a number"),
         pytest.param({"weightCache": {}}, "quantity such as 8Gi", id="no memory"),

@@ -104,6 +104,27 @@ async def test_tokens_and_times_are_counted_once() -> None:
     assert (performance["in_flight"], performance["requests"], performance["output_tokens"]) == (0, 1, 4)
 
 
+@pytest.mark.parametrize(
+    ("answers", "accept_length"),
+    [
+        pytest.param([], 0, id="nobody asked"),
+        pytest.param([(0, 0, 0)], 0, id="plain decoding has no rounds"),
+        pytest.param([(10, 45, 35)], 4.5, id="one answer"),
+        pytest.param([(10, 45, 35), (0, 0, 0), (30, 35, 5)], 2.0, id="a long answer counts more"),
+    ],
+)
+def test_the_accept_length_is_all_tokens_by_all_rounds(
+    answers: list[tuple[int, int, int]], accept_length: float
+) -> None:
+    metrics = ServerMetrics()
+    for counts in answers:
+        record = requests.RequestRecord()
+        record.verified(*counts)
+        metrics.began()
+        metrics.ended(record)
+    assert metrics.performance()["mean_accept_length"] == accept_length
+
+
 async def test_buckets_suit_a_fast_decoder() -> None:
     text = (await Call(answer).run()).metrics.text()
     for bucket in ("0.0002", "0.0008", "0.005"):

@@ -81,7 +81,8 @@ def test_status_without_an_agent_is_one_line_and_exit_4(tmp_path: Path, capsys: 
 def test_the_table() -> None:
     engine = {
         "pod": "chat-0-1a2b3c4d-0", "revision": "1a2b3c4d", "role": "active", "phase": "accepting",
-        "planBytes": 64 << 20, "requests": 12, "inFlight": 2, "ttftMs": 12.34, "tpotMs": 3.456, "deaths": 0,
+        "planBytes": 64 << 20, "requests": 12, "inFlight": 2, "ttftMs": 12.34, "tpotMs": 3.456,
+        "acceptLength": 4.567, "deaths": 0,
     }  # fmt: skip
     held = {
         "set": "ab" * 32 + ":0", "role": "target", "rank": 0, "state": "sealed", "bytes": 1 << 30, "progress": 1.0,
@@ -103,8 +104,8 @@ def test_the_table() -> None:
             "  active chat-0-1a2b3c4d-0 (term 3), listener held",
             "  memory 1.0 GiB weights + 64.0 MiB plans of 2.0 GiB",
             "  waits for nothing",
-            "  ENGINE             REVISION  ROLE    PHASE      PLAN      REQUESTS  NOW  TTFT ms  TPOT ms  DEATHS  EXIT",
-            "  chat-0-1a2b3c4d-0  1a2b3c4d  active  accepting  64.0 MiB  12        2    12.3     3.46     0       -",
+            "  ENGINE             REVISION  ROLE    PHASE      PLAN      REQUESTS  NOW  TTFT ms  TPOT ms  ACCEPT  DEATHS  EXIT",  # noqa: E501
+            "  chat-0-1a2b3c4d-0  1a2b3c4d  active  accepting  64.0 MiB  12        2    12.3     3.46     4.57    0       -",  # noqa: E501
             "  WEIGHT SET        ROLE    STATE   SIZE     DONE  HOLDERS",
             "  abababababab..:0  target  sealed  1.0 GiB  100%  3",
             "",

@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.support.slot_mind import A, Mind
 
 from ling_nodeagent import decisions as do
-from ling_nodeagent.facts import Phase
+from ling_nodeagent import events
+from ling_nodeagent.facts import Performance, Phase
 from ling_nodeagent.metrics import AgentCollector, Counters, Snapshot
 from ling_nodeagent.status import build_status
 
@@ -60,6 +61,14 @@ def test_a_starting_engine_is_shown_as_gated_with_its_phase() -> None:
     mind.fork("one", "s1")
     (engine,) = status(mind)["engines"]
     assert (engine["role"], engine["phase"]) == ("gated", "started")
+
+
+def test_the_accept_length_is_told_by_engines_that_verify_drafts() -> None:
+    mind, _ = serving()
+    mind.post(events.Performed(stream=mind["one"].stream, performance=Performance(requests=1, tpot_ms=2.0)))
+    assert "acceptLength" not in status(mind)["engines"][0]
+    mind.post(events.Performed(stream=mind["one"].stream, performance=Performance(requests=2, accept_length=4.4567)))
+    assert status(mind)["engines"][0]["acceptLength"] == 4.457
 
 
 def test_transition_times_change_only_with_the_status() -> None:

@@ -83,6 +83,14 @@ CLAIM = EnginePart.from_dict(
 )
 
 
+def decoding(source: str, **fields: Any) -> EnginePart:
+    return EnginePart.from_dict({"model": {"source": source}, "engine": {"image": "engine:1"}, "decoding": fields})
+
+
+NEXTN = decoding("host:///ling/tiny", algorithm="NEXTN", numSteps=3, numDraftTokens=4)
+DSPARK = decoding("pvc://models/ling", algorithm="DSPARK", draft={"source": "pvc://drafts/for/ling"})
+
+
 def engine_pod(part: EnginePart) -> dict[str, Any]:
     return builders.build_engine_pod(OBSERVED, SLOT, SLOT_POD, "0badcafe", part, 0)
 
@@ -95,6 +103,8 @@ BUILT = {
     "slot-pod-again": builders.build_slot_pod(OBSERVED, SLOT, IMAGES, "node-1"),
     "engine-pod-host": engine_pod(HOST),
     "engine-pod-claim": engine_pod(CLAIM),
+    "engine-pod-nextn": engine_pod(NEXTN),
+    "engine-pod-dspark-of-another-claim": engine_pod(DSPARK),
 }
 
 
@@ -119,6 +129,31 @@ def test_a_slot_pod_pays_for_all_that_its_slot_may_hold() -> None:
 def test_the_root_of_a_claim_is_the_mount_itself() -> None:
     part = EnginePart.from_dict({"model": {"source": "pvc://models/"}})
     assert builders.model_path(part) == "/checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "path", "volumes"),
+    [
+        pytest.param("host:///a", "host:///drafts/b", "/models/drafts/b", {}, id="both in the model folder"),
+        pytest.param("pvc://one/a", "host:///b", "/models/b", {"/checkpoint": "one"}, id="the model in a claim"),
+        pytest.param("host:///a", "pvc://two/b", "/draft/b", {"/draft": "two"}, id="the draft in a claim"),
+        pytest.param("pvc://one/a", "pvc://one/b", "/checkpoint/b", {"/checkpoint": "one"}, id="both in one claim"),
+        pytest.param(
+            "pvc://one/a", "pvc://two/", "/draft", {"/checkpoint": "one", "/draft": "two"}, id="each in its own claim"
+        ),
+    ],
+)
+def test_a_draft_is_found_wherever_it_lies(model: str, draft: str, path: str, volumes: dict[str, str]) -> None:
+    pod = engine_pod(decoding(model, algorithm="DSPARK", draft={"source": draft}))["spec"]
+    container = pod["containers"][0]
+    assert f"--draft={path}" in container["args"]
+    claims = {one["name"]: one["persistentVolumeClaim"]["claimName"] for one in pod.get("volumes", ())}
+    mounted = {one["mountPath"]: claims[one["name"]] for one in container.get("volumeMounts", ())}
+    assert mounted == volumes
+
+
+def test_an_engine_that_decodes_plainly_is_told_nothing_that_an_older_image_would_not_know() -> None:
+    assert not [arg for arg in engine_pod(HOST)["spec"]["containers"][0]["args"] if "decoding" in arg or "draft" in arg]
 
 
 def test_the_names_of_pods_fit_into_63_characters() -> None:

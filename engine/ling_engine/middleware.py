@@ -11,45 +11,75 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from . import requests
+from .paths import OPENAI, Paths
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from .metrics import ServerMetrics
 
 _log = logging.getLogger(__name__)
-GENERATING = frozenset({"/v1/completions", "/v1/chat/completions", "/generate"})
-_INFORMING = frozenset({"/v1/models"})
-_INFORMING_BELOW = "/v1/models/"
+_HEALTH, _METRICS = "/health", "/metrics"  # answered here: the first must not cost a generation
+_RETRY_S = b"1"
 _CUT = "the engine is being replaced and this request took longer than its grace period; send it again"
 
 
 class Middleware:
-    """Wraps `app`. Set `closing` to have connections closed after the responses that have not begun."""
+    """Wraps `app`. Set `closing` to have connections closed after the responses that have not begun.
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+    `more_metrics` gives the runtime's own. More than `limit` generations at once are answered 429; 0: the application
+    has a queue of its own.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: ServerMetrics,
+        *,
+        paths: Paths = OPENAI,
+        more_metrics: Callable[[], str] = str,
+        limit: int = 0,
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._paths = paths
+        self._more_metrics = more_metrics
+        self._limit = limit
         self._running: set[_Exchange] = set()
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-            return
-        exchange = _Exchange(scope["path"], send, self)
-        if exchange.path in GENERATING:
-            await self._generate(exchange, scope, receive)
-        elif exchange.path in _INFORMING or exchange.path.startswith(_INFORMING_BELOW):
-            await self._app(scope, receive, exchange.send)
-        elif exchange.path == "/health":
-            await exchange.answer(200, b'{"status":"ok"}', b"application/json")
-        elif exchange.path == "/metrics":
-            await exchange.answer(200, self._metrics.text().encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        elif scope["type"] == "http":
+            exchange = _Exchange(scope["path"], send, self)
+            await self._answer(exchange, scope, receive)
+            self._metrics.answered(exchange.label, exchange.status)
         else:
-            exchange.label = "other"
-            await exchange.fail(403, f"the path {exchange.path} is not served here", "forbidden")
-        self._metrics.answered(exchange.label, exchange.status)
+            raise NotImplementedError(f"connections of type {scope['type']} are not served")
+
+    async def _answer(self, exchange: _Exchange, scope: Scope, receive: Receive) -> None:
+        path, method, text = exchange.path, scope["method"], b"text/plain; version=0.0.4; charset=utf-8"
+        if path == _HEALTH:
+            exchange.label = path
+            await exchange.answer(200, b'{"status":"ok"}', b"application/json")
+            return
+        if path == _METRICS:
+            exchange.label = path
+            await exchange.answer(200, (self._metrics.text() + self._more_metrics()).encode(), text)
+            return
+        exchange.label = self._paths.label(path)
+        methods = self._paths.methods(path)
+        if not methods:
+            await exchange.fail(403, f"the path {path} is not served here", "forbidden")
+        elif method not in methods:
+            await exchange.fail(405, f"the path {path} answers {', '.join(sorted(methods))}", "method_not_allowed")
+        elif path in self._paths.generating and method == "POST":
+            await self._generate(exchange, scope, receive)
+        else:
+            await self._app(scope, receive, exchange.send)
 
     def cut(self) -> int:
         """Ends every running generation with an explicit error; returns how many there were."""
@@ -58,6 +88,9 @@ class Middleware:
         return len(self._running)
 
     async def _generate(self, exchange: _Exchange, scope: Scope, receive: Receive) -> None:
+        if self._limit and len(self._running) >= self._limit:
+            await exchange.fail(429, "the queue is full: try again", "queue_full", (b"retry-after", _RETRY_S))
+            return
         record = requests.RequestRecord(emitted=self._metrics.emitted)
         requests.enter(record)
         self._metrics.began()
@@ -85,7 +118,7 @@ class _Exchange:
 
     def __init__(self, path: str, send: Send, owner: Middleware) -> None:
         self.path = path
-        self.label = path if not path.startswith(_INFORMING_BELOW) else "/v1/models"
+        self.label = "other"
         self.status = 0
         self.was_cut = False
         self._complete = False
@@ -111,9 +144,9 @@ class _Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": fields})
         await self.send({"type": "http.response.body", "body": body})
 
-    async def fail(self, status: int, text: str, kind: str) -> None:
+    async def fail(self, status: int, text: str, kind: str, *headers: tuple[bytes, bytes]) -> None:
         """An error in OpenAI's form."""
-        await self.answer(status, json.dumps(_error(text, kind)).encode(), b"application/json")
+        await self.answer(status, json.dumps(_error(text, kind)).encode(), b"application/json", *headers)
 
     def cut(self) -> None:
         if not self.was_cut and not self._complete and self._task is not None:

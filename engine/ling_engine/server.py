@@ -1,7 +1,7 @@
 """The server: a fork of the zygote that attaches the weights, warms up, and accepts while it is active.
 
-Its life in order: open the model, attach, warm up, wait for the role `active`, accept, until `draining`; then it ends
-with 0. It obeys its launcher (control socket) and redeems tickets and passes connections at the agent's folder socket.
+Its life in order: attach, warm up, wait for the role `active`, accept, until `draining`; then it ends with 0. It obeys
+its launcher (control socket) and passes connections at the agent's folder socket; the weights are its body's concern.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from ling_api import fdpass
 from ling_api.errors import Refused
 from ling_api.identity import FieldDifference
-from ling_api.memory.memfd import MemfdMemory
 
-from . import attach
+from .body import Body, Hosting
 from .channel import Channel
-from .cohort import Answer, Attached, Cohort
+from .cohort import Answer
+from .inprocess import InProcess
 from .metrics import ServerMetrics
 from .middleware import Middleware
 from .model_thread import ModelThread
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine
 
-    from .runtime import Runtime, ServedModel
+    from .runtime import Runtime
     from .settings import EngineSettings
 
 _log = logging.getLogger(__name__)
@@ -47,49 +46,49 @@ async def serve(control: socket.socket, settings: EngineSettings, runtime: Runti
 
 
 class Server:
-    """Owns the model, the folder connection and the HTTP server."""
+    """Owns the body, the folder connection and the HTTP server. It is the body's Room."""
 
     def __init__(self, control: socket.socket, settings: EngineSettings, runtime: Runtime, server_id: str) -> None:
-        self._settings = settings
-        self._runtime = runtime
+        self.settings = settings
+        self.server_id = server_id
         self._began = time.monotonic()
         self._phase = "started"
         self._phases: dict[str, float] = {}
         self._progress = 0.0
         self._requests = 0
         self._answers: dict[int, asyncio.Future[Answer]] = {}
-        self._attached: dict[str, Attached] = {}
         self._active = asyncio.Event()
         self._draining: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._ending = threading.Event()  # asyncio.run() waits for the threads of the background check
-        self._metrics = ServerMetrics()
-        self._thread = ModelThread()
+        self.metrics = ServerMetrics()
+        self.thread = ModelThread()
         self._http: SlotServer | None = None
         self._listener: tuple[int, int] | None = None  # fd and backlog, not yet accepted on
         self._listener_there = asyncio.Event()
         self._early: list[int] = []  # connections that came before there was an HTTP server
         self._tasks: set[asyncio.Task[None]] = set()
         self._control = Channel(control, self._from_launcher, lambda: os._exit(_LAUNCHER_GONE))
-        self._link = RankLink(
+        hosting = runtime if isinstance(runtime, Hosting) else None
+        self.link = RankLink(
             settings.run_dir,
             server_id,
-            0,
-            on_listener=lambda fd, backlog: self._start(self._have_listener(fd, backlog)),
+            settings.tp if hosting else 0,  # beside the ranks that have links of their own
+            on_listener=lambda fd, backlog: self.start(self._have_listener(fd, backlog)),
             on_adopt=self._adopt,
             on_welcome=self._welcomed,
         )
+        self._body: Body = hosting.body(self) if hosting else InProcess(runtime, self)
 
     async def run(self) -> int:
         """Ends with the first of: a drain, or the failure of anything that runs beside it."""
-        self._start(self._link.run())
-        self._metrics.on_first_token = self._say_performance
-        self._start(self._report())
-        self._start(self._live())
+        self.start(self.link.run())
+        self.metrics.on_first_token = self._say_performance
+        self.start(self._report())
+        self.start(self._live())
         try:
             return await self._over
         finally:
-            self._ending.set()
+            self._body.close()
 
     async def _live(self) -> None:
         await self._attach_and_serve()
@@ -97,15 +96,14 @@ class Server:
             self._over.set_result(0)
 
     async def _attach_and_serve(self) -> None:
-        model = await self._thread.run(self._runtime.open, self._settings.model_settings())
-        self._step("opened")
-        await self._attach(model)
+        body = self._body
+        await body.attach()
         self._enter("attached")
-        if self._settings.command == "fill":
+        if self.settings.command == "fill":
             return
-        await self._thread.run(model.warm_up)
-        middleware = Middleware(model.app(), self._metrics)
-        http = SlotServer(middleware, self._metrics)
+        await body.warm_up()
+        app = Middleware(body.app(), self.metrics, paths=body.paths, more_metrics=body.metrics, limit=body.limit)
+        http = SlotServer(app, self.metrics)
         await http.start()
         await http.adopt(self._early)
         self._http = http
@@ -118,27 +116,7 @@ class Server:
         grace = await self._draining
         self._enter("draining")
         await http.drain(grace, self._pass)
-        _log.info("server=drained requests=%d failed=%d", self._metrics.requests, self._metrics.failed)
-
-    async def _attach(self, model: ServedModel) -> None:
-        found = await self._thread.run(self._runtime.describe, self._settings.model_settings())
-        identities = {(one.role, one.rank): one.identity for one in found.sets}
-        twins = {}
-        for twin in model.twins:
-            identity = identities[twin.role, twin.rank]
-            twins[attach.named(twin, identity)] = (twin, identity)
-        cohort = Cohort(
-            link=self._link,
-            memory=MemfdMemory(),
-            thread=self._thread,
-            ask=self._ask,
-            tell=self._told,
-            progress=self._set_progress,
-            revision=self._settings.model_revision,
-        )
-        self._attached = await attach.attach(cohort, twins)
-        for one in self._attached.values():
-            self._start(asyncio.to_thread(attach.check_rest, one, self._ending))
+        _log.info("server=drained requests=%d failed=%d", self.metrics.requests, self.metrics.failed)
 
     async def _until(self, condition: Coroutine[Any, Any, Any]) -> None:
         """Waits for it, or for the word to drain."""
@@ -151,7 +129,7 @@ class Server:
             listener, self._listener = self._listener, None
             await http.accept(*listener)
 
-    async def _ask(self, sets: list[str]) -> Answer:
+    async def ask(self, sets: list[str]) -> Answer:
         """The agent's final answer, by way of the launcher. Raises Refused."""
         self._requests += 1
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -161,10 +139,10 @@ class Server:
 
     async def _ask_listener(self) -> None:
         """Asks this agent for the slot's listener until it has one; the next agent is asked anew."""
-        number = self._link.welcomes
-        while self._link.connected and self._link.welcomes == number:
+        number = self.link.welcomes
+        while self.link.connected and self.link.welcomes == number:
             try:
-                ((message, fds),) = await self._link.request(({"op": "listener"}, ()))
+                ((message, fds),) = await self.link.request(({"op": "listener"}, ()))
             except (LinkLost, Declined) as error:
                 _log.debug("listener=wait reason=%r", str(error))
                 await asyncio.sleep(0.1)
@@ -174,9 +152,9 @@ class Server:
 
     def _welcomed(self) -> None:
         """An agent is met; it may be a new one, and the slot pod may be another."""
-        attach.say_mapped(self._link, self._attached)
-        if self._settings.command != "fill":
-            self._start(self._ask_listener())
+        self._body.say_mapped()
+        if self.settings.command != "fill":
+            self.start(self._ask_listener())
 
     async def _have_listener(self, fd: int, backlog: int) -> None:
         if self._listener is not None:
@@ -190,10 +168,10 @@ class Server:
         if self._http is None:
             self._early.extend(fds)
         else:
-            self._start(self._http.adopt(fds))
+            self.start(self._http.adopt(fds))
 
     def _pass(self, fds: list[int]) -> bool:
-        return self._link.put({"op": "pass", "count": len(fds)}, fds)
+        return self.link.put({"op": "pass", "count": len(fds)}, fds)
 
     # the launcher
 
@@ -208,12 +186,12 @@ class Server:
             case "parked":
                 self._adopt(fds)
             case "metrics":
-                self._control.put({"op": "metrics", "re": message["re"], "text": self._metrics.text()})
+                self._control.put({"op": "metrics", "re": message["re"], "text": self.metrics.text()})
 
     def _answered(self, message: dict[str, Any]) -> None:
         if message["kind"] == "wait":
             self._step("waiting")
-            self._set_progress(message["progress"])
+            self.progress(message["progress"])
             return
         future = self._answers.pop(message["re"], None)
         if future is None or future.done():
@@ -225,7 +203,8 @@ class Server:
         else:
             future.set_result(Answer(granted=message["granted"], tickets=message["tickets"]))
 
-    def _told(self, step: str) -> None:
+    def tell(self, step: str) -> None:
+        """Of the body: `filling` is a phase of its own, all others are times."""
         if step == "filling":
             self._enter(step)
         else:
@@ -243,24 +222,25 @@ class Server:
         frame = {"op": "phase", "phase": self._phase, "phases": self._phases, "progress": self._progress}
         self._control.put(frame)
 
-    def _set_progress(self, progress: float) -> None:
-        self._progress = progress  # from any thread; _report tells it
+    def progress(self, value: float) -> None:
+        """0..1 of a fill, from any thread; _report tells it."""
+        self._progress = value
 
     async def _report(self) -> None:
-        performance, progress = self._metrics.performance(), self._progress
+        performance, progress = self.metrics.performance(), self._progress
         while True:
             await asyncio.sleep(_REPORT_S)
             if self._progress != progress:
                 progress = self._progress
                 self._say_phase()
-            if self._metrics.performance() != performance:
-                performance = self._metrics.performance()
+            if self.metrics.performance() != performance:
+                performance = self.metrics.performance()
                 self._say_performance()
 
     def _say_performance(self) -> None:
-        self._control.put({"op": "performance", **self._metrics.performance()})
+        self._control.put({"op": "performance", **self.metrics.performance()})
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs it beside the rest; its failure is the server's."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -16,9 +16,10 @@ STREAM = [(b"content-type", b"text/event-stream")]
 class Call:
     """One request against the middleware; `sent` is what went to the client."""
 
-    def __init__(self, app: Any, *, path: str = "/v1/completions") -> None:
+    def __init__(self, app: Any, *, path: str = "/v1/completions", method: str = "POST", **options: Any) -> None:
         self.metrics = ServerMetrics()
-        self.middleware = Middleware(app, self.metrics)
+        self.middleware = Middleware(app, self.metrics, **options)
+        self.method = method
         self.sent: list[dict[str, Any]] = []
         self.path = path
 
@@ -29,7 +30,7 @@ class Call:
         async def send(message: Any) -> None:
             self.sent.append(dict(message))
 
-        await self.middleware({"type": "http", "path": self.path, "method": "POST"}, receive, send)
+        await self.middleware({"type": "http", "path": self.path, "method": self.method}, receive, send)
         return self
 
     @property
@@ -69,28 +70,61 @@ async def fail(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
+    ("method", "path", "status"),
     [
-        ("/v1/completions", 200),
-        ("/v1/chat/completions", 200),
-        ("/generate", 200),
-        ("/v1/models", 200),
-        ("/v1/models/m", 200),
-        ("/health", 200),
-        ("/metrics", 200),
-        ("/update_weights_from_disk", 403),
-        ("/", 403),
-        ("/v1/completions/", 403),
-        ("/v1/modelsX", 403),
-        ("/docs", 403),
+        ("POST", "/v1/completions", 200),
+        ("POST", "/v1/chat/completions", 200),
+        ("OPTIONS", "/v1/chat/completions", 200),
+        ("POST", "/generate", 200),
+        ("GET", "/v1/models", 200),
+        ("HEAD", "/v1/models/m", 200),
+        ("GET", "/health", 200),
+        ("GET", "/metrics", 200),
+        ("GET", "/generate", 405),
+        ("PUT", "/generate", 405),
+        ("POST", "/v1/models/m", 405),
+        ("POST", "/update_weights_from_disk", 403),
+        ("GET", "/", 403),
+        ("POST", "/v1/completions/", 403),
+        ("POST", "//generate", 403),
+        ("GET", "/v1/modelsX", 403),
+        ("GET", "/docs", 403),
     ],
 )
-async def test_only_listed_paths_reach_anything(path: str, status: int) -> None:
-    call = await Call(answer, path=path).run()
+async def test_only_listed_paths_reach_anything(method: str, path: str, status: int) -> None:
+    call = await Call(answer, path=path, method=method).run()
     assert call.status == status
     if status == 403:
         assert json.loads(call.body)["error"]["type"] == "forbidden"
         assert path not in call.metrics.text(), "a scanner makes no series"
+
+
+async def test_a_connection_that_is_no_http_reaches_nothing() -> None:
+    call = Call(fail)
+    with pytest.raises(NotImplementedError):
+        await call.middleware({"type": "websocket", "path": "/v1/completions"}, anything, anything)
+
+
+async def anything(*_message: Any) -> Any:
+    raise AssertionError("nothing is received or sent")
+
+
+async def test_what_a_runtime_measures_itself_stands_beside_ours() -> None:
+    call = await Call(answer, path="/metrics", method="GET", more_metrics=lambda: "sglang:x 1\n").run()
+    assert b"ling_requests_in_flight" in call.body
+    assert call.body.endswith(b"sglang:x 1\n")
+
+
+async def test_more_than_the_limit_are_told_to_come_again() -> None:
+    call = Call(hang, limit=1)
+    running = asyncio.create_task(call.run())
+    await asyncio.sleep(0)
+    await call.run()
+    assert call.status == 429
+    assert (b"retry-after", b"1") in call.sent[0]["headers"]
+    assert call.metrics.in_flight == 1
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_tokens_and_times_are_counted_once() -> None:

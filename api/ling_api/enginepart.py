@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from ling_api.errors import BadInput
 from ling_api.fields import Object, number, section, text
+from ling_api.gpu import BASELINE as GPU_BASELINE
+from ling_api.gpu import Gpu
 from ling_api.quantity import parse_exact
 
 _SOURCE: Final = re.compile(r"pvc://(?P<claim>[a-z0-9][-.a-z0-9]*)/(?P<inside>.*)|host:///(?P<path>[^/].*)")
@@ -24,7 +26,7 @@ _SOURCE: Final = re.compile(r"pvc://(?P<claim>[a-z0-9][-.a-z0-9]*)/(?P<inside>.*
 BASELINE: Final[Object] = {
     "model": {"revision": ""},
     "engine": {"runtime": "Reference", "image": "", "contextLength": 4096, "maxQueue": 4096},
-    "gpu": {"allocation": "None"},
+    "gpu": GPU_BASELINE,
     "decoding": {"algorithm": "None"},
 }
 
@@ -150,7 +152,7 @@ class EnginePart:
 
     model: Model
     engine: Engine = field(default_factory=Engine)
-    gpu_allocation: str = "None"
+    gpu: Gpu = field(default_factory=Gpu)
     decoding: Decoding = field(default_factory=Decoding)
 
     @classmethod
@@ -159,7 +161,7 @@ class EnginePart:
         return cls(
             model=Model(source=text(model, "source"), revision=text(model, "revision", "")),
             engine=Engine.from_dict(section(data, "engine")),
-            gpu_allocation=text(section(data, "gpu"), "allocation", "None", one_of=("None",)),
+            gpu=Gpu.from_dict(section(data, "gpu")),
             decoding=Decoding.from_dict(section(data, "decoding")),
         )
 
@@ -176,10 +178,10 @@ class EnginePart:
         parts: dict[str, dict[str, Any]] = {
             "model": model,
             "engine": engine,
-            "gpu": {"allocation": self.gpu_allocation},
+            "gpu": self.gpu.to_dict(),
             "decoding": self.decoding.to_dict(),
         }
-        return {part: {k: v for k, v in values.items() if v not in ("", {})} for part, values in parts.items()}
+        return {part: {k: v for k, v in values.items() if v not in ("", {}, [])} for part, values in parts.items()}
 
 
 def _effective(value: Any, baseline: Any) -> Any:

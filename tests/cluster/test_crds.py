@@ -52,6 +52,18 @@ def drafted(source: str) -> dict[str, Any]:
 
 
 INVALID = [
+    pytest.param(changed(gpu={"allocation": "DevicePlugin"}, standby={"replicas": 1}), "would find no GPU", id="two"),
+    pytest.param(
+        changed(gpu={"allocation": "DevicePlugin"}, weightCache={"spareSlots": 1}), "spareSlots: write 0", id="a spare"
+    ),
+    pytest.param(changed(gpu={"count": 0}), "gpu.count: write a number of GPUs", id="no GPU"),
+    pytest.param(changed(gpu={"deviceClass": "A100"}), "kubectl get deviceclasses", id="no name of a class"),
+    pytest.param(changed(gpu={"resource": "gpu"}), "such as nvidia.com/gpu", id="a resource without domain"),
+    pytest.param(changed(gpu={"tolerations": [{"operator": "Equal"}]}), "write a key", id="a toleration of nothing"),
+    pytest.param(changed(standby={"replicas": 9}), "from 0 to 8", id="too many standbys"),
+    pytest.param(changed(drain={"lameDuckSeconds": 601}), "from 0 to 600", id="a very lame duck"),
+    pytest.param(changed(drain={"replacementTimeoutSeconds": -1}), "from 0 to 86400", id="a deadline in the past"),
+    pytest.param(changed(weightCache={"spareSlots": 101}), "from 0 to 100", id="too many spare slots"),
     pytest.param(changed(model={"source": "/models/tiny"}), "write pvc://CLAIM/PATH", id="a plain path"),
     pytest.param(changed(model={"source": "hf://inclusionAI/Ling"}), "or host:///PATH below", id="another scheme"),
     pytest.param(changed(model={"source": "host://tiny"}), "write pvc://CLAIM/PATH", id="host with two slashes"),
@@ -73,13 +85,13 @@ INVALID = [
     pytest.param(changed(weightCache={"memory": 4096}), "at least 1Mi, for example 8Gi", id="memory too small"),
     pytest.param({"model": {"source": "host:///tiny"}}, "spec.weightCache: Required value", id="memory left out"),
     pytest.param({**GOOD, "replicas": -1}, "slots from 0 to 1000", id="negative replicas"),
-    pytest.param(changed(gpu={"allocation": "DevicePlugin"}), 'supported values: "None"', id="an allocation of later"),
-    pytest.param(changed(rollout={"strategy": "Recreate"}), 'supported values: "Auto"', id="a strategy of later"),
+    pytest.param(changed(gpu={"allocation": "Shared"}), 'supported values: "None"', id="an allocation of later"),
+    pytest.param(changed(rollout={"strategy": "Canary"}), 'supported values: "Auto"', id="a strategy of later"),
     pytest.param(changed(rollout={"progressDeadlineSeconds": 1}), "seconds from 5 to 86400", id="no time to progress"),
     pytest.param(changed(drain={"graceSeconds": 0}), "seconds from 1 to 3600", id="no grace"),
     pytest.param(changed(service={"port": 70000}), "a port from 1 to 65535", id="a port that is none"),
     pytest.param(changed(service={"holdSeconds": 0}), "seconds from 1 to 3600", id="no hold"),
-    pytest.param(changed(standby={"replicas": 1}), 'unknown field "spec.standby"', id="a field of later"),
+    pytest.param(changed(slo={"tpotMs": 1}), 'unknown field "spec.slo"', id="a field of later"),
     pytest.param(decoding("EAGLE"), 'supported values: "None", "NEXTN", "DSPARK"', id="an algorithm of others"),
     pytest.param(decoding("nextn"), 'supported values: "None", "NEXTN", "DSPARK"', id="an algorithm in small letters"),
     pytest.param(decoding("None", numSteps=3), "write algorithm: NEXTN or DSPARK beside", id="steps of nothing"),

@@ -22,9 +22,10 @@ DEFAULTS: dict[str, Any] = {
     "engine": {"runtime": "Reference", "contextLength": 4096, "maxQueue": 4096},
     "decoding": {"algorithm": "None"},
     "replicas": 1,
-    "gpu": {"allocation": "None"},
-    "rollout": {"strategy": "Auto", "progressDeadlineSeconds": 900},
-    "drain": {"graceSeconds": 120},
+    "gpu": {"allocation": "None", "deviceClass": "gpu.nvidia.com", "count": 1, "resource": "nvidia.com/gpu"},
+    "standby": {"replicas": 0, "mode": "Warm"},
+    "rollout": {"strategy": "Auto", "progressDeadlineSeconds": 900, "paused": False},
+    "drain": {"lameDuckSeconds": 15, "graceSeconds": 120, "replacementTimeoutSeconds": 600},
     "service": {"port": 80, "holdSeconds": 60},
 }
 
@@ -77,6 +78,8 @@ def test_a_field_of_a_later_release_with_its_baseline_changes_no_revision(monkey
         pytest.param({"engine": {"maxQueue": 1}}, id="queue"),
         pytest.param({"engine": {"resources": {"requests": {"cpu": 1}}}}, id="resources"),
         pytest.param({"decoding": {"algorithm": "NEXTN"}}, id="decoding"),
+        pytest.param({"gpu": {"allocation": "ResourceClaim"}}, id="a claim"),
+        pytest.param({"gpu": {"allocation": "ResourceClaim", "count": 2}}, id="more devices"),
     ],
 )
 def test_what_an_engine_depends_on_changes_the_revision(parts: dict[str, Any]) -> None:
@@ -124,6 +127,7 @@ def test_the_defaults_are_those_of_the_schema() -> None:
         for section, body in schema.items()
     }
     found = {section: values for section, values in found.items() if values}
+    assert found.pop("weightCache") == {"spareSlots": LingDeploymentSpec.from_dict(LEAST).spare_slots}
     assert {**found, "replicas": schema["replicas"]["default"]} == DEFAULTS
     assert LingDeploymentSpec.from_dict({**LEAST, **DEFAULTS}) == LingDeploymentSpec.from_dict(LEAST)
 
@@ -166,7 +170,9 @@ def test_decoding_is_read_and_written_without_loss(decoding: dict[str, Any]) -> 
         pytest.param({"replicas": True}, "whole number of at least 0", id="a truth for a number"),
         pytest.param({"weightCache": {}}, "quantity such as 8Gi", id="no memory"),
         pytest.param({"weightCache": {"memory": "lots"}}, "quantity 'lots'", id="no quantity"),
-        pytest.param({"rollout": {"strategy": "Recreate"}}, "write Auto", id="a strategy of later"),
+        pytest.param({"rollout": {"strategy": "Never"}}, "write Auto or Recreate", id="an unknown strategy"),
+        pytest.param({"rollout": {"paused": "yes"}}, "write true or false", id="a text for a truth"),
+        pytest.param({"gpu": {"tolerations": ["all"]}}, "list of objects", id="a toleration that is a text"),
     ],
 )
 def test_nonsense_is_refused_with_the_field_and_what_to_write(parts: dict[str, Any], sentence: str) -> None:

@@ -1,0 +1,149 @@
+"""The memory plan of an SGLang engine: private bytes of one rank beside its weights, and what SGLang is told of it.
+
+Everything that SGLang would otherwise size by what it finds free is computed here and passed on its command line, so
+that the first engine on a GPU leaves room for a second. Caches are exact: the arithmetic of SGLang's own pools
+(`mem_cache/memory_pool.py`, `configs/mamba_utils.py`). The rest comes from CONSTANTS.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ling_api.memoryplan import MemoryPlan
+from ling_engine.decoding import DSPARK, NEXTN, NONE
+
+if TYPE_CHECKING:
+    from .shape import Shape
+
+MIB: Final = 1 << 20
+_FP32, _BF16 = 4, 2
+_LAYERS: Final = 12  # of the model that the graphs were measured with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """Bytes that can only be measured. `measured` says where and how; "" = assumed, and why."""
+
+    nbytes: int
+    source: str
+    measured: bool = True
+
+
+_H200 = "H200, SGLang 0.5.23, 12 layers, 64 experts, TP1, warmed up"
+CONSTANTS: Final = {
+    "context": Constant(nbytes=682 * MIB, source=f"{_H200}: stopped just before the weights, 692 of 10 idle MiB"),
+    "communicators": Constant(
+        nbytes=1024 * MIB, source="TP > 1: NCCL's and the custom all-reduce's buffers; not measured", measured=False
+    ),
+    f"workspaces {NONE}": Constant(nbytes=352 * MIB, source=f"{_H200}: 1,092 MiB in all less context, graphs, pools"),
+    f"workspaces {NEXTN}": Constant(nbytes=448 * MIB, source=f"{_H200}: 1,861 MiB in all less context, graphs, pools"),
+    f"workspaces {DSPARK}": Constant(nbytes=672 * MIB, source=f"{_H200}: 1,761 MiB in all less context, graphs, pools"),
+    f"first graph {NONE}": Constant(nbytes=52 * MIB, source=f"{_H200}: 0.05 GB logged for batch size 1"),
+    f"first graph {NEXTN}": Constant(nbytes=516 * MIB, source=f"{_H200}: 0.54 GB logged for batch size 1"),
+    f"first graph {DSPARK}": Constant(nbytes=258 * MIB, source=f"{_H200}: 0.27 GB logged for batch size 1"),
+    f"next graph {NONE}": Constant(nbytes=52 * MIB, source="as the first; not measured", measured=False),
+    f"next graph {NEXTN}": Constant(nbytes=286 * MIB, source=f"{_H200}: 1.44 GB for batch sizes 1 to 4"),
+    f"next graph {DSPARK}": Constant(nbytes=286 * MIB, source="as NEXTN's; not measured", measured=False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the caches are made for."""
+
+    algorithm: str
+    tp: int
+    concurrency: int
+    context_length: int
+    draft_tokens: int  # rows that are verified a round; 0 without speculation
+    page: int  # tokens
+    ring: int  # entries of the replay ring a state slot; 0 = none
+    prefill_rows: int  # tokens of a prompt computed at once
+
+
+def total_tokens(load: Load) -> int:
+    """Slots of the token pool: every request at its full length, with the drafts that a round writes behind it.
+
+    SGLang reserves two rounds a request while it overlaps them (`mem_cache/allocation_sizing.py`).
+    """
+    one = load.context_length + 2 * load.draft_tokens
+    return load.concurrency * (-(-one // load.page) * load.page)
+
+
+def graph_sizes(concurrency: int) -> tuple[int, ...]:
+    """Batch sizes to capture: each of the small ones, then every fourth, and the largest."""
+    return tuple(sorted({*range(1, min(concurrency, 4) + 1), *range(8, concurrency, 4), concurrency}))
+
+
+def plan(shape: Shape, load: Load) -> MemoryPlan:
+    """Of one rank, bytes by purpose."""
+    sizes = graph_sizes(load.concurrency)
+    first, following = (CONSTANTS[f"{which} graph {load.algorithm}"].nbytes for which in ("first", "next"))
+    return MemoryPlan(
+        {
+            "context": CONSTANTS["context"].nbytes,
+            "communicators": CONSTANTS["communicators"].nbytes if load.tp > 1 else 0,
+            "workspaces": CONSTANTS[f"workspaces {load.algorithm}"].nbytes,
+            "graphs": (first + following * (len(sizes) - 1)) * math.ceil(shape.layers / _LAYERS),
+            "kv": total_tokens(load) * kv_bytes_a_token(shape),
+            "draft_kv": total_tokens(load) * draft_bytes_a_token(shape, load.algorithm, load.tp),
+            "states": state_bytes(shape, load),
+            "absorbed": (shape.mla_layers + (load.algorithm == NEXTN)) * absorbed_bytes(shape, load.tp),
+            "activations": _activations(shape, load),
+        }
+    )
+
+
+def kv_bytes_a_token(shape: Shape) -> int:
+    """The MLA layers' latent cache, which every rank holds whole."""
+    return shape.mla_layers * (shape.kv_lora + shape.rope) * _BF16
+
+
+def draft_bytes_a_token(shape: Shape, algorithm: str, tp: int) -> int:
+    """The draft's own cache, which has a slot for every slot of the target's."""
+    if algorithm == NEXTN:
+        return (shape.kv_lora + shape.rope) * _BF16
+    if algorithm == DSPARK and shape.draft is not None:
+        return shape.draft.layers * 2 * shape.draft.kv_heads * shape.draft.head_dim * _BF16 // tp
+    return 0
+
+
+def state_bytes(shape: Shape, load: Load) -> int:
+    """KDA states: one slot a request and one for padding; with speculation what a round may have to take back."""
+    slots, heads, width = load.concurrency + 1, shape.heads // load.tp, shape.head_dim
+    state = heads * width * width * _FP32
+    conv = (shape.conv - 1) * 3 * heads * width * _BF16
+    slot = state + conv + load.ring * heads * (4 * width * _BF16 + _FP32 + width * _FP32)
+    back = load.draft_tokens * (conv + (0 if load.ring else state))
+    return shape.kda_layers * slots * (slot + back)
+
+
+def absorbed_bytes(shape: Shape, tp: int) -> int:
+    """Of one MLA layer: the two halves of kv_b_proj that SGLang copies out for decoding (`w_kc`, `w_vc`)."""
+    return shape.heads // tp * (shape.nope + shape.v_dim) * shape.kv_lora * _BF16
+
+
+def fraction(weights: int, private: MemoryPlan) -> float:
+    """What SGLang calls the static fraction: of the memory free before loading, the part for weights and pools.
+
+    The least that leaves the pools their planned size when only weights and plan are free (context and workspaces are
+    there before SGLang looks); with more free memory its token limit decides. Rounded up to thousandths.
+    """
+    pools = sum(private.private[purpose] for purpose in ("kv", "draft_kv", "states", "absorbed"))
+    later = private.private["graphs"] + private.private["activations"]
+    return min(math.ceil((weights + pools) / (weights + pools + later) * 1000) / 1000, 0.99)
+
+
+def _activations(shape: Shape, load: Load) -> int:
+    """Of a prompt's piece in the widest layer, in bf16, and a round's logits in fp32, twice; not measured."""
+    rows = load.prefill_rows
+    pairs = rows * (shape.experts_per_token + 1)
+    moe = pairs * (3 * shape.moe_intermediate // load.tp + shape.hidden)
+    kda = rows * 12 * shape.heads * shape.head_dim // load.tp
+    chunks = -(-rows // 64) * shape.heads // load.tp * shape.head_dim**2  # the chunked form's states
+    attention = rows * shape.heads // load.tp * (shape.nope + shape.rope + 2 * shape.v_dim) * 2
+    stream = 8 * rows * shape.hidden
+    logits = 2 * max(load.concurrency * max(load.draft_tokens, 1), 1) * shape.vocab * _FP32
+    return _BF16 * (stream + max(moe, kda + 2 * chunks, attention)) + logits

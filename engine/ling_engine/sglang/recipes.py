@@ -1,0 +1,228 @@
+"""How SGLang is called for lowest latency at small batches: every switch with its source, as pure tables.
+
+A row is added when a measurement is: `gain` is the ratio of step times with and without it, as a 95 % interval.
+`verified` is where it ran for us; `source-only` = taken from the named source and accepted by the pinned SGLang's own
+argument parser, no more. Sources: *cookbook* = SGLang's cookbook page of Ling-3.0-flash; *batch-1 report* = LMSYS,
+"Chasing the Batch-1 Floor: Ling-3.0-flash Speculative Decode on Blackwell", 2026-08-21; files are of sglang 0.5.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ling_engine.decoding import DSPARK, NEXTN, NONE
+
+from .families import Family
+
+SGLANG = "0.5.23"  # the release that the tables are written for
+H200, SOURCE_ONLY = "H200", "source-only"
+_ALL: Final = (NONE, NEXTN, DSPARK)
+_GPUS: Final = (Family.HOPPER, Family.BLACKWELL)
+_EVERYWHERE: Final = (*_GPUS, Family.CPU)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A flag (`--name`, value "" = a flag without one) or a variable, and where it applies.
+
+    `numerics`: what it does to the results; "" = the same arithmetic.
+    """
+
+    name: str
+    value: str = ""
+    source: str
+    verified: str = SOURCE_ONLY
+    numerics: str = ""
+    gain: tuple[float, float] | None = None
+    families: tuple[Family, ...] = _EVERYWHERE
+    algorithms: tuple[str, ...] = _ALL
+    quantizations: tuple[str, ...] = ("", "fp8")
+    least_tp: int = 1
+
+    @property
+    def is_flag(self) -> bool:
+        return self.name.startswith("--")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Every switch of one kind of engine."""
+
+    switches: tuple[Switch, ...]
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        flags = [switch for switch in self.switches if switch.is_flag]
+        return tuple(part for flag in flags for part in (flag.name, flag.value) if part)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {switch.name: switch.value for switch in self.switches if not switch.is_flag}
+
+
+_ALWAYS: Final = (
+    Switch(name="--trust-remote-code", source="cookbook", verified=H200),
+    Switch(
+        name="--disable-radix-cache",
+        source="batch-1 report: a prefix cache costs 3 to 5 KDA states a request, and work in every step",
+        verified=H200,
+    ),
+    Switch(
+        name="--enable-cudagraph-gc",
+        source="runner/base_cuda_graph_runner.py: two of three collections around each capture go; 4.7 -> 1.4 s",
+        verified=H200,
+        families=_GPUS,
+    ),
+    Switch(
+        name="--skip-server-warmup",
+        source="entrypoints/http_server.py: its warm-up begins with sleep(1); ours has none",
+        verified=H200,
+    ),
+    Switch(
+        name="TRITON_CACHE_AUTOTUNING",
+        value="1",
+        source="layers/attention/fla/kda.py: two kernels are tuned anew in every process without it; 4.9 -> 0.25 s",
+        verified=H200,
+    ),
+    Switch(
+        name="SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK",
+        value="0",
+        source="distributed/bootstrap.py: it takes the memory of the other engine of the slot for a fault and ends",
+        verified=SOURCE_ONLY,
+    ),
+    Switch(
+        name="SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
+        value="0",
+        source="entrypoints/http_server.py: /health would generate a token, in front of a user's request",
+        verified=SOURCE_ONLY,
+    ),
+    Switch(
+        name="--decode-log-interval",
+        value="40",
+        source="observability/metrics_reporter.py: the server's accept length is brought up to date by this line",
+    ),
+)
+_HOPPER: Final = (
+    Switch(
+        name="--attention-backend",
+        value="triton",
+        source="layers/attention/triton_backend.py: reads no lengths from the device (needs_cpu_seq_lens is False)",
+        verified=H200,
+        families=(Family.HOPPER,),
+    ),
+)
+_PAGES: Final = (
+    Switch(
+        name="--page-size",
+        value="16",
+        source="sglang#33579: with pages of one token a request at its full context can write into another's cache",
+        families=(Family.HOPPER,),
+        algorithms=(DSPARK,),
+    ),
+)
+_BLACKWELL: Final = (
+    Switch(name="--attention-backend", value="trtllm_mla", source="batch-1 report", families=(Family.BLACKWELL,)),
+    Switch(
+        name="--page-size",
+        value="64",
+        source="arg_groups/overrides.py: trtllm_mla takes pages of 32 or 64",
+        families=(Family.BLACKWELL,),
+    ),
+    Switch(
+        name="--flashinfer-allreduce-fusion-backend",
+        value="auto",
+        source="batch-1 report",
+        families=(Family.BLACKWELL,),
+        least_tp=2,
+        numerics="sums of ranks in another order",
+    ),
+)
+_SPECULATION: Final = (
+    Switch(
+        name="SGLANG_OPT_FUSED_KDA_VERIFY",
+        value="1",
+        source="batch-1 report; layers/attention/linear/kda_backend.py",
+        verified=H200,
+        families=_GPUS,
+        algorithms=(NEXTN, DSPARK),
+        numerics="one kernel instead of several: rounding",
+    ),
+    Switch(
+        name="SGLANG_ENABLE_METADATA_GLUE_GRAPH",
+        value="1",
+        source="environ.py: attention's metadata in a graph of its own; SGLang turns it off for DSPARK itself",
+        verified=H200,
+        families=_GPUS,
+        algorithms=(NEXTN,),
+    ),
+    Switch(
+        name="SGLANG_RAGGED_VERIFY_MODE",
+        value="static",
+        source="batch-1 report; at small batches every draft is verified, and no confidence head is built",
+        verified=H200,
+        algorithms=(DSPARK,),
+    ),
+    Switch(
+        name="--enable-linear-replayssm-spec",
+        source="cookbook: replays a round instead of keeping every step's state",
+        verified=H200,
+        families=_GPUS,
+        algorithms=(DSPARK,),
+        numerics="the state is projected from records: rounding",
+    ),
+    Switch(
+        name="SGLANG_DSPARK_NVLINK_VOCAB_GATHER",
+        value="0",
+        source="environ.py: the gather by NVLink multicast; a fault in it can take the host's GPUs down for others",
+        verified=H200,
+        algorithms=(DSPARK,),
+    ),
+)
+_FP8: Final = (
+    Switch(
+        name="--ep-size",
+        value="{tp}",
+        source="cookbook: 768 columns of an expert cannot be cut into blocks of 128 for four ranks",
+        quantizations=("fp8",),
+        families=_GPUS,
+        least_tp=2,
+    ),
+)
+_CPU: Final = tuple(
+    Switch(
+        name=name, value=value, source="SGLang's classes in the Triton interpreter: for tests", families=(Family.CPU,)
+    )
+    for name, value in (("--device", "cpu"), ("--attention-backend", "triton"), ("SGLANG_MAMBA_CONV_DTYPE", "float32"))
+)
+SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_PAGES, *_BLACKWELL, *_SPECULATION, *_FP8, *_CPU)
+
+
+def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) -> Recipe:
+    """Every switch that applies, `{tp}` filled in."""
+    chosen = (
+        switch
+        for switch in SWITCHES
+        if family in switch.families
+        and algorithm in switch.algorithms
+        and quantization in switch.quantizations
+        and tp >= switch.least_tp
+    )
+    return Recipe(switches=tuple(_filled(switch, tp) for switch in chosen))
+
+
+def replay_ring(draft_tokens: int) -> int:
+    """Entries of the replay ring: a power of two, twice the rows of a round at least.
+
+    SGLang checks it only while it makes its pools (`mem_cache/memory_pool.py`), on the GPU.
+    """
+    ring = 1
+    while ring < 2 * draft_tokens:
+        ring *= 2
+    return ring
+
+
+def _filled(switch: Switch, tp: int) -> Switch:
+    if "{tp}" not in switch.value:
+        return switch
+    return Switch(name=switch.name, value=switch.value.format(tp=tp), source=switch.source, verified=switch.verified)

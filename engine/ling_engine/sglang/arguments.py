@@ -71,14 +71,17 @@ def load_of(wishes: Wishes, shape: Shape, family: Family) -> memory.Load:
     """What the caches are made for."""
     tokens = draft_tokens(wishes, shape)
     recipe = recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp)
-    argv = (*recipe.argv, *wishes.extra_args)
+    argv = [*recipe.argv, *extras.checked(wishes.extra_args)]
+    pages = [argv[at + 1] for at, word in enumerate(argv) if word == "--page-size"]
+    if not all(page.isdigit() and int(page) for page in pages):
+        raise BadInput(f"--extra-arg --page-size={pages[-1]}: write a whole number of tokens")
     return memory.Load(
         algorithm=wishes.algorithm,
         tp=wishes.tp,
         concurrency=wishes.concurrency,
         context_length=wishes.context_length,
         draft_tokens=tokens,
-        page=int(argv[argv.index("--page-size") + 1]) if "--page-size" in argv else 1,
+        page=int(pages[-1]) if pages else 1,
         ring=recipes.replay_ring(tokens) if tokens and "--enable-linear-replayssm-spec" in argv else 0,
         prefill_rows=min(_PREFILL, wishes.context_length),
     )

@@ -1,0 +1,182 @@
+"""How SGLang is called: sizes that are computed, recipes, and what is refused before a pod exists."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.support import flash
+
+from ling_api.errors import BadInput
+from ling_engine.decoding import DSPARK, NEXTN, NONE
+from ling_engine.sglang import arguments, extras, recipes, wishes
+from ling_engine.sglang.families import Family, family
+from ling_engine.sglang.shape import shape_of
+
+SHAPE = shape_of(flash.target(), flash.draft())
+DECODING: dict[str, dict[str, Any]] = {
+    NONE: {},
+    NEXTN: {"num_steps": 5, "num_draft_tokens": 6},
+    DSPARK: {"draft": "/models/draft"},
+}
+
+
+def wanted(algorithm: str = NONE, **changes: Any) -> wishes.Wishes:
+    values = {"path": "/models/ling", "served_name": "ling", "context_length": 16384, **DECODING[algorithm], **changes}
+    return wishes.Wishes(algorithm=algorithm, **values)
+
+
+def called(one: wishes.Wishes, processor: Family = Family.HOPPER, shape: Any = SHAPE) -> dict[str, str]:
+    """Flags with their values."""
+    argv = arguments.command_line(one, shape, processor).argv
+    flags: dict[str, str] = {}
+    for word in argv:
+        if word.startswith("--"):
+            name, flags[word] = word, ""
+        else:
+            flags[name] = f"{flags[name]} {word}".strip()
+    return flags
+
+
+@pytest.mark.parametrize(
+    ("one", "tokens"),
+    [
+        (wanted(), 4 * 16384),
+        (wanted(concurrency=1), 16384),
+        (wanted(NEXTN), 4 * (16384 + 12)),
+        (wanted(DSPARK), 4 * (16384 + 32)),  # 18 more, in pages of 16
+    ],
+    ids=["four requests", "one request", "two rounds of NEXTN behind each", "DSPARK in pages"],
+)
+def test_the_token_pool_holds_every_request_at_its_full_length(one: wishes.Wishes, tokens: int) -> None:
+    flags = called(one)
+    assert flags["--max-total-tokens"] == str(tokens)
+    assert flags["--max-running-requests"] == flags["--max-mamba-cache-size"] == str(one.concurrency)
+
+
+@pytest.mark.parametrize("algorithm", [NONE, NEXTN, DSPARK])
+@pytest.mark.parametrize("processor", [Family.HOPPER, Family.BLACKWELL])
+def test_nothing_is_left_for_sglang_to_guess(algorithm: str, processor: Family) -> None:
+    flags = called(wanted(algorithm), processor)
+    sizes = {"--mem-fraction-static", "--max-total-tokens", "--max-running-requests", "--max-mamba-cache-size"}
+    sizes |= {"--cuda-graph-bs-decode", "--cuda-graph-max-bs-decode", "--chunked-prefill-size", "--context-length"}
+    assert sizes <= flags.keys()
+    assert 0.5 < float(flags["--mem-fraction-static"]) < 1
+    assert flags["--load-format"] == "private"
+
+
+def test_a_chain_of_drafts() -> None:
+    flags = called(wanted(NEXTN))
+    assert flags["--speculative-algorithm"] == NEXTN
+    names = ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens")
+    assert [flags[name] for name in names] == ["5", "1", "6"]
+
+
+@pytest.mark.parametrize(("tokens", "ring"), [(2, 4), (5, 16), (8, 16), (9, 32), (16, 32), (17, 64)])
+def test_the_replay_ring_is_a_power_of_two_and_twice_a_round(tokens: int, ring: int) -> None:
+    assert recipes.replay_ring(tokens) == ring
+    if tokens <= 9:
+        flags = called(wanted(DSPARK, num_draft_tokens=tokens))
+        assert flags["--linear-replayssm-cache-len"] == str(ring)
+        assert flags["--speculative-dspark-block-size"] == str(tokens - 1)
+
+
+def test_a_router_of_other_precision_is_asked_for_only_where_it_differs() -> None:
+    assert "--json-model-override-args" not in called(wanted(router_dtype="fp32"))
+    assert json.loads(called(wanted(router_dtype="bf16"))["--json-model-override-args"]) == {"router_dtype": "bf16"}
+
+
+def test_without_the_cache_sglang_loads_by_itself() -> None:
+    assert "--load-format" not in called(wanted(weight_cache="Off"))
+
+
+def test_a_gpus_family() -> None:
+    assert [family(one) for one in ((9, 0), (10, 3), None)] == [Family.HOPPER, Family.BLACKWELL, Family.CPU]
+    with pytest.raises(BadInput, match=r"8\.0: there are recipes for 9\.x"):
+        family((8, 0))
+
+
+def test_every_switch_says_where_it_comes_from_and_no_flag_comes_twice() -> None:
+    assert all(switch.source and switch.verified in ("H200", "source-only") for switch in recipes.SWITCHES)
+    for processor in Family:
+        for algorithm in (NONE, NEXTN, DSPARK):
+            for quantization in ("", "fp8"):
+                names = [switch.name for switch in recipes.recipe(processor, algorithm, quantization, 4).switches]
+                assert len(names) == len(set(names)), (processor, algorithm, quantization)
+
+
+NO_NEXTN = shape_of(flash.target(num_nextn_predict_layers=0))
+FP8 = shape_of(flash.target(quantization_config=flash.FP8))
+
+
+@pytest.mark.parametrize(
+    ("one", "processor", "shape", "sentence"),
+    [
+        (wanted(NEXTN), Family.HOPPER, NO_NEXTN, "the checkpoint has no NEXTN layer"),
+        (wanted(DSPARK), Family.HOPPER, NO_NEXTN, "there is no draft in /models/draft"),
+        (wanted(DSPARK), Family.CPU, SHAPE, "SGLang has it for GPUs only"),
+        (wanted(DSPARK, num_draft_tokens=10), Family.HOPPER, SHAPE, "10: the draft was made for 9 at most"),
+        (wanted(context_length=300000), Family.HOPPER, SHAPE, "made for 262144 tokens at most"),
+        (wanted(), Family.CPU, FP8, "an fp8 checkpoint needs a GPU"),
+        (wanted(tp=2), Family.CPU, SHAPE, "runs with 1 rank only"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_combinations_are_refused(one: wishes.Wishes, processor: Family, shape: Any, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        arguments.command_line(one, shape, processor)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tp": 3}, "--tp 3: write one of 1, 2, 4, 8"),
+        ({"router_dtype": "fp16"}, "--router-dtype 'fp16': write one of fp32, bf16"),
+        ({"weight_cache": "Maybe"}, "write one of Required, Preferred, Off"),
+        ({"concurrency": 0}, "write a number from 1 to 64"),
+        ({"context_length": 4}, "needs 16 tokens"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_wishes_are_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        wishes.check(wanted(**change))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--cpu-offload-gb=4"], "--cpu-offload-gb: not among the flags"),
+        (["--enable-memory-saver"], "--enable-memory-saver: not among"),
+        (["--mem-fraction-static", "0.5"], "--mem-fraction-static: not among"),
+        (["--tp", "2"], "this is set by --tp"),
+        (["--load-format=auto"], "this is set by --weight-cache"),
+        (["--stream-interval"], "a value must follow"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_extra_flags_that_touch_weights_or_sizes_are_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        extras.checked(words)
+
+
+def test_extra_flags_come_last_and_count_in_the_sizes() -> None:
+    flags = called(wanted(extra_args=("--page-size=64", "--tool-call-parser", "ling3")))
+    assert flags["--page-size"] == "64"
+    assert flags["--tool-call-parser"] == "ling3"
+    assert called(wanted(context_length=1000, extra_args=("--page-size=64",)))["--max-total-tokens"] == str(4 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (flash.target(architectures=["LlamaForCausalLM"]), "this engine serves BailingMoeV3ForCausalLM"),
+        (flash.target(hidden_size="wide"), "hidden_size is 'wide'"),
+        (flash.target(quantization_config={"quant_method": "awq"}), "bf16 and block-wise fp8"),
+    ],
+    ids=["architecture", "number", "quantization"],
+)
+def test_checkpoints_of_another_kind_are_refused(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        shape_of(keys)

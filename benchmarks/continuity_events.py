@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hack.cluster.access import SYSTEM, Cluster
+from hack.cluster.access import AGENTS, SYSTEM, Cluster
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Scene:
     def agent(self) -> str:
         """The agent's pod on the slot's node."""
         node = self.slot()["status"]["node"]
-        pods = self.cluster.items("pod", SYSTEM)
+        pods = self.cluster.items("pod", AGENTS)
         agents = [p for p in pods if p["metadata"].get("ownerReferences", [{}])[0].get("kind") == "DaemonSet"]
         alive = [p for p in agents if p["spec"].get("nodeName") == node and "deletionTimestamp" not in p["metadata"]]
         return str(alive[0]["metadata"]["name"])
@@ -71,9 +71,9 @@ def kill_server(scene: Scene) -> Event:
 
 def kill_agent(scene: Scene) -> Event:
     pod = scene.agent()
-    before = scene.restarts(SYSTEM, pod)
-    at = scene.cluster.kill_container(SYSTEM, pod, "agent")
-    return at, lambda: scene.restarts(SYSTEM, pod) > before and scene.recovered()
+    before = scene.restarts(AGENTS, pod)
+    at = scene.cluster.kill_container(AGENTS, pod, "agent")
+    return at, lambda: scene.restarts(AGENTS, pod) > before and scene.recovered()
 
 
 def kill_keeper(scene: Scene) -> Event:
@@ -93,10 +93,11 @@ def edit(scene: Scene) -> Event:
 
 def restart_rollout(kind: str) -> Perform:
     def perform(scene: Scene) -> Event:
-        name = scene.cluster.items(kind, SYSTEM)[0]["metadata"]["name"]
+        where = AGENTS if kind == "daemonset" else SYSTEM
+        name = scene.cluster.items(kind, where)[0]["metadata"]["name"]
         at = time.time()
-        scene.cluster.kubectl("rollout", "restart", f"{kind}/{name}", "-n", SYSTEM)
-        scene.cluster.kubectl("rollout", "status", f"{kind}/{name}", "-n", SYSTEM, "--timeout=180s", timeout=200)
+        scene.cluster.kubectl("rollout", "restart", f"{kind}/{name}", "-n", where)
+        scene.cluster.kubectl("rollout", "status", f"{kind}/{name}", "-n", where, "--timeout=180s", timeout=200)
         return at, scene.recovered
 
     return perform

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-SYSTEM = "ling-system"
+SYSTEM = "ling-system"  # where the operator is
+AGENTS = "ling-agents"  # where the agents are
 IMAGES = os.environ.get("LING_REGISTRY", "localhost") + "/ling-{}:" + os.environ.get("LING_TAG", "dev")
 
 # the server is the zygote's child, and the zygote is the child of PID 1: found where `ps` may not exist
@@ -64,15 +65,20 @@ def run(*command: str | Path, stdin: str | None = None, check: bool = True, time
     return done.stdout
 
 
-def kubectl_path(*, local: bool) -> Path:
-    """The kubectl that was compiled with the local cluster, or the one on the PATH."""
+def program_path(name: str, *, local: bool) -> Path:
+    """kubectl or helm: what was compiled with the local cluster, or what is on the PATH."""
     if local:
-        script = f". {HERE}/settings.sh && command -v kubectl"
+        script = f". {HERE}/settings.sh && command -v {name}"
         return Path(run("bash", "-c", script, HERE / "up").strip())
-    found = shutil.which("kubectl")
+    found = shutil.which(name)
     if found is None:
-        raise ClusterError("KUBECONFIG is set, but there is no kubectl on the PATH")
+        raise ClusterError(f"KUBECONFIG is set, but there is no {name} on the PATH")
     return Path(found)
+
+
+def kubectl_path(*, local: bool) -> Path:
+    """See `program_path`."""
+    return program_path("kubectl", local=local)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,21 +188,24 @@ class Cluster:
             if before is None and not self.ours:
                 self.uninstall()
 
-    def install(self) -> None:
-        """Apply CRDs, operator and agent as they are in this checkout, and wait until they run."""
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECTL": str(self.program)}
-        done = subprocess.run(
-            [str(ROOT / "hack/deploy/apply")], env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+    def helm(self, *args: str, timeout: float = 330) -> str:
+        """What `helm ARGS` prints."""
+        return run(program_path("helm", local=self.local), "--kubeconfig", self.kubeconfig, *args, timeout=timeout)
+
+    def install(self, *args: str) -> None:
+        """Install or upgrade the chart as it is in this checkout, `args` for helm, and wait until all of it runs."""
+        programs = {"KUBECTL": str(self.program), "HELM": str(program_path("helm", local=self.local))}
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **programs}
+        command = [str(ROOT / "hack/deploy/apply"), *args]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=330, check=False)
         if done.returncode:
             raise ClusterError(f"hack/deploy/apply: {done.stderr.strip()}")
 
     def uninstall(self) -> None:
-        """Take away what `install` made."""
-        self.kubectl("delete", "crd", "lingdeployments.ling.dev", "lingslots.ling.dev", "--ignore-not-found")
+        """Take away what `install` made, the CRDs too."""
+        self.helm("uninstall", "ling", "--namespace", SYSTEM, "--ignore-not-found", "--wait")
+        self.kubectl("delete", "crd", "-l", "app.kubernetes.io/part-of=ling", "--ignore-not-found")
         self.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found", timeout=180)
-        for kind in ("clusterrole", "clusterrolebinding"):
-            self.kubectl("delete", kind, "-l", "app.kubernetes.io/name=ling", "--ignore-not-found")
 
     def make_model(self, name: str, *, preset: str = "tiny", seed: int = 1) -> str:
         """Write a random checkpoint into the model folder of every node; the `model.source` that names it."""
@@ -214,18 +223,18 @@ class Cluster:
         for node in self.get("nodes")["items"]:
             where = node["metadata"]["name"]
             pods.append(f"make-{name}-{where}")
-            self.apply(_model_pod(pods[-1], where, name, preset, seed), namespace=SYSTEM)
+            self.apply(_model_pod(pods[-1], where, name, preset, seed), namespace=AGENTS)
         for pod in pods:
             self.kubectl(
                 "wait",
                 f"pod/{pod}",
                 "-n",
-                SYSTEM,
+                AGENTS,
                 "--for=jsonpath={.status.phase}=Succeeded",
                 "--timeout=180s",
                 timeout=200,
             )
-            self.kubectl("delete", "pod", pod, "-n", SYSTEM, "--wait=false")
+            self.kubectl("delete", "pod", pod, "-n", AGENTS, "--wait=false")
 
     @contextlib.contextmanager
     def namespace(self, name: str, *, wait: bool = True) -> Iterator[str]:

@@ -17,7 +17,7 @@ case $STATE/ in /var/*|/run/*|/sys/*|/proc/*|/dev/*)
 # a compiled tool lives in a folder named after what it was compiled from, so another pin is another folder
 tool() { echo "$CACHE/tools/$1-$(cat "$HERE/tools/$1/go.mod" "$HERE/tools/$1/go.sum" | sha256sum | cut -c1-16)"; }
 CNI_BIN=$(tool containerd)/cni
-PATH=$(tool kubernetes):$(tool containerd):$(tool etcd):$PATH
+PATH=$(tool kubernetes):$(tool containerd):$(tool etcd):$(tool helm):$PATH
 export PATH
 
 # addresses: the API server's host, this host, node I, its pods

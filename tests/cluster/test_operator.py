@@ -7,6 +7,7 @@ real process with nothing but the rights that its manifest gives it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support import apiserver
+from tests.support import apiserver, chart
 from tests.support.fake_node import FakeNode
 
 from ling_operator import kube as kubes
@@ -268,9 +269,10 @@ def wait(what: str, true: Callable[[], bool], seconds: float = 180) -> None:
 
 
 def rights_of_the_manifest(plane: apiserver.ControlPlane, folder: Path) -> Path:
-    """A kubeconfig of the ServiceAccount in hack/deploy/operator.yaml, with the rights given there."""
-    deploy = apiserver.ROOT / "hack/deploy"
-    plane.kubectl("apply", "--server-side", "-f", str(deploy / "namespace.yaml"), "-f", str(deploy / "operator.yaml"))
+    """A kubeconfig of the operator's ServiceAccount as the chart makes it, with the rights given there."""
+    wanted = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")  # the stand-in node has made the namespace
+    objects = [one for one in chart.render() if one["kind"] in wanted and "agent" not in one["metadata"]["name"]]
+    plane.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
     token = plane.kubectl("-n", "ling-system", "create", "token", "ling-operator").stdout.strip()
     path = folder / "operator.kubeconfig"
     path.write_text(plane.kubeconfig.read_text().replace(apiserver.TOKEN, token))

@@ -35,7 +35,7 @@ PROGRAMS = {
 }
 
 
-def _tool(name: str) -> Path:
+def tool(name: str) -> Path:
     """Where `hack/cluster/build` puts a tool: the folder is named after what it is built from."""
     cache = Path(os.environ.get("LING_CACHE") or Path.home() / ".cache/ling")
     source = ROOT / "hack/cluster/tools" / name
@@ -45,7 +45,7 @@ def _tool(name: str) -> Path:
 
 def programs() -> dict[str, Path] | None:
     """The control plane's programs by name, or None when they were not built."""
-    found = {program: _tool(tool) / program for program, tool in PROGRAMS.items()}
+    found = {program: tool(folder) / program for program, folder in PROGRAMS.items()}
     return found if all(path.exists() for path in found.values()) else None
 
 

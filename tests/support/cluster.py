@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.access import SYSTEM, Cluster, ClusterError, client_pod, trial_cluster
+from hack.cluster.access import AGENTS, SYSTEM, Cluster, ClusterError, client_pod, trial_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,10 +54,10 @@ def collect_logs(cluster: Cluster) -> None:
     if cluster.local:
         shutil.copytree(cluster.kubeconfig.parent / "log", LOGS / "cluster")
     with contextlib.suppress(ClusterError):
-        for pod in cluster.items("pod", SYSTEM):
-            name = pod["metadata"]["name"]
+        for pod in (*cluster.items("pod", SYSTEM), *cluster.items("pod", AGENTS)):
+            name, where = pod["metadata"]["name"], pod["metadata"]["namespace"]
             for previous in ((), ("--previous",)):
-                text = cluster.kubectl("logs", "-n", SYSTEM, name, *previous, check=False)
+                text = cluster.kubectl("logs", "-n", where, name, *previous, check=False)
                 (LOGS / f"{name}{'-previous' if previous else ''}.log").write_text(text)
 
 

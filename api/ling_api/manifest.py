@@ -91,6 +91,7 @@ class Manifest:
     """What a sealed weight set is and holds.
 
     `content`: sha256 of the checkpoint's bytes, "" = unknown. `checksum`: that of the kind of memory unless given.
+    `form`: the runtime's own words about what hangs where in its model; nobody else reads them.
     """
 
     identity: Identity
@@ -101,6 +102,7 @@ class Manifest:
     content: str = ""
     schema: int = SCHEMA
     checksum: str = ""
+    form: str = ""
 
     def __post_init__(self) -> None:
         if not self.checksum:
@@ -132,6 +134,7 @@ class Manifest:
                 "kind": self.kind,
                 "content": self.content,
                 "checksum": self.checksum,
+                "form": self.form,
                 "nbytes": self.nbytes,
                 "tensors": [[t.name, t.dtype, t.shape, t.stride, t.offset, t.nbytes] for t in self.tensors],
                 "regions": [[region.size, region.checksums] for region in self.regions],
@@ -152,6 +155,7 @@ class Manifest:
             regions=tuple(_region(row) for row in _field(value, "regions", list)),
             content=_field(value, "content", str),
             checksum=_field({"checksum": CRC32} | value, "checksum", str),
+            form=_field({"form": ""} | value, "form", str),
         )
         _check(manifest)
         if _field(value, "nbytes", int) != manifest.nbytes:

@@ -170,6 +170,7 @@ class Agent:
         if self.slots[name] is before:
             return
         self._count_deaths(before, self.slots[name])
+        self.counters.timings.seen(before, self.slots[name], self.now())
         if name not in self._dirty:  # each slot by itself: what goes wrong in one is no other's trouble
             self._dirty.add(name)
             asyncio.get_running_loop().call_soon(self._decide, name)
@@ -196,8 +197,10 @@ class Agent:
         if timer is not None:
             timer.cancel()
         now = self.now()
-        slot, decisions, wake = decide(self.slots[name], now)
+        before = self.slots[name]
+        slot, decisions, wake = decide(before, now)
         self.slots[name] = slot
+        self.counters.timings.seen(before, slot, now)
         for decision in decisions:
             self._deeds.do(name, decision)
         if wake is not None:

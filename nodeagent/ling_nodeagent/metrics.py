@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from . import decisions as do
+from .timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ class Counters:
     deaths: int = 0
     attach_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     attach_seconds: float = 0.0
+    timings: Timings = field(default_factory=Timings)
     _granted: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def answered(self, server: str, answer: object, now: float) -> None:
@@ -121,3 +123,11 @@ def _of_counters(counters: Counters) -> Iterator[Metric]:
     attach = HistogramMetricFamily("ling_agent_attach_seconds", "From Granted to mapped")
     attach.add_metric([], buckets, sum_value=counters.attach_seconds)
     yield attach
+    for name, text, durations in (
+        ("ling_agent_actuation_seconds", "Until an engine accepts, by how it came", counters.timings.actuations),
+        ("ling_agent_failover_seconds", "From the acceptor's death until another accepts", counters.timings.failovers),
+    ):
+        histogram = HistogramMetricFamily(name, text, labels=["path"])
+        for path, one in durations.items():
+            histogram.add_metric([path], one.cumulative(), sum_value=one.seconds)
+        yield histogram

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-STAGES = ("house", "unit", "integration", "cluster", "gpu")
+STAGES = ("house", "unit", "integration", "sglang", "cluster", "gpu")
 SECONDS = {"cluster": 600}  # the first cluster test also waits for the cluster; its own steps have deadlines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ling_api.errors import BadInput
@@ -36,7 +36,7 @@ def resolve(argv: Sequence[str]) -> Resolution:
         raise BadInput("SGLang does not know one of its flags; its own message stands above") from error
     except (ValueError, AssertionError, RuntimeError, NotImplementedError) as error:
         raise BadInput(f"SGLang refuses its settings: {_line(error)}") from error
-    names = [field.name for field in fields(ServerArgs)]
+    names: tuple[str, ...] = ServerArgs.__struct_fields__
     untouched = ServerArgs(model_path=server_args.model_path)
     return Resolution(
         server_args=server_args,

@@ -75,11 +75,6 @@ _ALWAYS: Final = (
         families=_GPUS,
     ),
     Switch(
-        name="--skip-server-warmup",
-        source="entrypoints/http_server.py: its warm-up begins with sleep(1); ours has none",
-        verified=H200,
-    ),
-    Switch(
         name="TRITON_CACHE_AUTOTUNING",
         value="1",
         source="layers/attention/fla/kda.py: two kernels are tuned anew in every process without it; 4.9 -> 0.25 s",
@@ -193,7 +188,12 @@ _CPU: Final = tuple(
     Switch(
         name=name, value=value, source="SGLang's classes in the Triton interpreter: for tests", families=(Family.CPU,)
     )
-    for name, value in (("--device", "cpu"), ("--attention-backend", "triton"), ("SGLANG_MAMBA_CONV_DTYPE", "float32"))
+    for name, value in (
+        ("--device", "cpu"),
+        ("--attention-backend", "triton"),
+        ("SGLANG_MAMBA_CONV_DTYPE", "float32"),
+        ("SGLANG_FORCE_STREAM_INTERVAL", "1"),
+    )
 )
 SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_PAGES, *_BLACKWELL, *_SPECULATION, *_FP8, *_CPU)
 

@@ -18,6 +18,7 @@ from ling_api.identity import Identity, set_id
 from . import filling, sealed
 from .cohort import Attached
 from .rank import Declined, LinkLost
+from .runtime import SettlingTwin
 
 if TYPE_CHECKING:
     import threading
@@ -106,16 +107,20 @@ async def _fetch(cohort: Cohort, name: str, ticket: str, twin: WeightTwin, ident
         handed = sealed.handed_over(frames)
         manifest = sealed.read_manifest(handed.manifest)
         sealed.check(handed, manifest, identity=identity, rank=twin.rank, kind=cohort.memory.kind)
-        sealed.check_tensors(twin.specs(), manifest.tensors)
+        if not isinstance(twin, SettlingTwin):
+            sealed.check_tensors(twin.specs(), manifest.tensors)
         sealed.check_revision(cohort.revision_of(twin.role), manifest.content)
         cohort.tell("read")
-        mapping = cohort.memory.map(handed.regions, handed.sizes, writable=False)
+        mapping = await cohort.thread.run(cohort.memory.map, handed.regions, handed.sizes, writable=False)
     finally:
         fdpass.close_all(fds)
     cohort.tell("mapped")
-    await cohort.thread.run(twin.bind, mapping, manifest.layout)
+    if isinstance(twin, SettlingTwin):
+        await cohort.thread.run(twin.attach, mapping, manifest)
+    else:
+        await cohort.thread.run(twin.bind, mapping, manifest.layout)
     cohort.tell("bound")
-    await asyncio.to_thread(checks.verify, mapping, manifest, _sample(manifest))
+    await cohort.thread.run(checks.verify, mapping, manifest, _sample(manifest))
     cohort.tell("checked")
     _log.info("set=%s role=%s attached=%d", name, twin.role, manifest.nbytes)
     return Attached(manifest=manifest, mapping=mapping, filled=False)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ling_api.manifest import Manifest
     from ling_api.memory.base import Mapping, RankMemory
 
-    from .model_thread import ModelThread
+    from .model_thread import Runs
     from .rank import RankLink
 
 
@@ -39,7 +39,7 @@ class Cohort:
 
     link: RankLink
     memory: RankMemory
-    thread: ModelThread
+    thread: Runs
     ask: Callable[[list[str]], Awaitable[Answer]]
     tell: Callable[[str], None]
     progress: Callable[[float], None]

@@ -1,4 +1,4 @@
-"""Filling one weight set: create regions, deposit them, write only when the keeper holds them, seal.
+"""Filling one weight set: create regions, deposit them, write only when the keeper holds them, settle, seal.
 
 The deposit comes before the first byte, because whoever touches a page first pays for it: the slot pod. A new agent is
 told of the fill at once (the same regions are deposited again), so that nobody else starts to fill the same set.
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ling_api import checks, fdpass, sameregion
 from ling_api.errors import FillFailed
-from ling_api.manifest import Manifest, plan_layout
+from ling_api.manifest import Layout, Manifest, plan_layout
 
 from . import sealed
 from .cohort import Attached, Cohort
 from .rank import Declined, LinkLost
+from .runtime import SettlingTwin
 
 if TYPE_CHECKING:
     from ling_api.identity import Identity
-    from ling_api.manifest import Layout, RegionEntry
+    from ling_api.manifest import RegionEntry
+    from ling_api.memory.base import Mapping
 
     from .runtime import WeightTwin
 
@@ -42,27 +44,30 @@ class Fill:
         self._twin = twin
         self._identity = identity
         self._fds: list[int] = []
-        self._layout: Layout | None = None
+        self._parts: list[tuple[int, ...]] = []  # sizes of the regions of each deposit, in their order
         self._known_to = 0  # the number of the agent that has our deposit
+        self._ticket = ""  # the last that an agent took; it takes it again on the same connection
 
     async def run(self, ticket: str) -> Attached:
         """Raises FillFailed, DeviceError, AttachCheckFailed; the agent then drops what was written."""
         memory = self._cohort.memory
-        layout = plan_layout(self._twin.specs(), granularity=memory.granularity, max_region=memory.max_region)
-        self._layout = layout
+        run = self._cohort.thread.run
+        specs = await run(self._twin.specs)
+        layout = plan_layout(specs, granularity=memory.granularity, max_region=memory.max_region)
         self._cohort.tell("filling")
         try:
-            self._fds.extend(memory.create(size) for size in layout.sizes)
+            await self._create(layout.sizes)
             await self._deposit_first(ticket)
             self._cohort.tell("stored")
-            mapping = memory.map(self._fds, layout.sizes, writable=True)
-            await self._cohort.thread.run(self._twin.bind, mapping, layout)
+            mapping = await run(memory.map, self._fds, layout.sizes, writable=True)
+            await run(self._twin.bind, mapping, layout)
             content = await self._load()
             sealed.check_revision(self._cohort.revision_of(self._twin.role), content)
-            mapping.make_read_only(self._fds)
+            layout, form = await self._settle(mapping, layout)
+            await run(mapping.make_read_only, self._fds)
             self._cohort.tell("loaded")
-            regions = await asyncio.to_thread(checks.checksum_regions, mapping, layout.sizes)
-            manifest = self._manifest(layout, regions, content)
+            regions = await run(checks.checksum_regions, mapping, layout.sizes)
+            manifest = self._manifest(layout, regions, content, form)
             await self._seal(manifest)
             self._cohort.tell("sealed")
         finally:
@@ -70,7 +75,30 @@ class Fill:
         _log.info("set=%s role=%s filled=%d", self._name, self._twin.role, manifest.nbytes)
         return Attached(manifest=manifest, mapping=mapping, filled=True)
 
-    def _manifest(self, layout: Layout, regions: tuple[RegionEntry, ...], content: str) -> Manifest:
+    async def _create(self, sizes: tuple[int, ...]) -> None:
+        """Regions that are deposited together, one frame for as many as a frame takes."""
+        for size in sizes:
+            self._fds.append(await self._cohort.thread.run(self._cohort.memory.create, size))
+        starts = range(0, len(sizes), _REGIONS_A_FRAME)
+        self._parts.extend(sizes[at : at + _REGIONS_A_FRAME] for at in starts)
+
+    async def _settle(self, mapping: Mapping, layout: Layout) -> tuple[Layout, str]:
+        """The set as loading left it, in its tail what found no place; the form of the model."""
+        if not isinstance(self._twin, SettlingTwin):
+            return layout, ""
+        run = self._cohort.thread.run
+        start, sizes = mapping.size, layout.sizes
+        need = await run(self._twin.tail, mapping, layout)
+        if need:
+            size = -(-need // self._cohort.memory.granularity) * self._cohort.memory.granularity
+            await self._create((size,))
+            await self._deposit_tail()
+            await run(mapping.extend, self._fds[-1], size)
+            sizes = (*sizes, size)
+        tensors, form = await run(self._twin.settle, mapping, start)
+        return Layout(tensors, sizes), form
+
+    def _manifest(self, layout: Layout, regions: tuple[RegionEntry, ...], content: str, form: str) -> Manifest:
         return Manifest(
             identity=self._identity,
             rank=self._twin.rank,
@@ -78,6 +106,7 @@ class Fill:
             tensors=layout.tensors,
             regions=regions,
             content=content,
+            form=form,
         )
 
     async def _load(self) -> str:
@@ -103,6 +132,16 @@ class Fill:
         except LinkLost:
             await self._deposit_again()
 
+    async def _deposit_tail(self) -> None:
+        """Behind what is deposited already, before the first byte of it is written."""
+        if self._known_to != self._cohort.link.welcomes:
+            await self._deposit_again()
+            return
+        try:
+            await self._deposit(self._ticket)
+        except LinkLost:
+            await self._deposit_again()
+
     async def _deposit_again(self) -> None:
         """To the agent that is there now. Raises _SealedAlready, FillFailed."""
         while True:
@@ -125,19 +164,17 @@ class Fill:
             await self._cohort.link.request(*self._frames(ticket))
         except Declined as error:
             raise FillFailed(f"the slot does not take the regions of {self._name}: {error}") from error
-        self._known_to = number
+        self._known_to, self._ticket = number, ticket
 
     def _frames(self, ticket: str) -> list[tuple[dict[str, Any], list[int]]]:
-        sizes = list(self._layout.sizes) if self._layout else []
-        starts = range(0, len(sizes), _REGIONS_A_FRAME)
         head = {"op": "deposit", "ticket": ticket, "set": self._name, "kind": self._cohort.memory.kind}
-        return [
-            (
-                {**head, "sizes": sizes[at : at + _REGIONS_A_FRAME], "part": part, "parts": len(starts)},
-                self._fds[at : at + _REGIONS_A_FRAME],
-            )
-            for part, at in enumerate(starts)
-        ]
+        frames: list[tuple[dict[str, Any], list[int]]] = []
+        first = 0
+        for part, sizes in enumerate(self._parts):
+            fields = {**head, "sizes": list(sizes), "part": part, "parts": len(self._parts)}
+            frames.append((fields, self._fds[first : first + len(sizes)]))
+            first += len(sizes)
+        return frames
 
     async def _seal(self, manifest: Manifest) -> None:
         fd = sealed.make_manifest(manifest)

@@ -7,7 +7,7 @@ The reference engine and SGLang are runtimes; so is the torch-free stand-in of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .decoding import PLAIN, Decoding
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from ling_api.identity import Identity
-    from ling_api.manifest import Layout, TensorSpec
+    from ling_api.manifest import Layout, Manifest, TensorEntry, TensorSpec
     from ling_api.memory.base import Mapping
     from ling_api.memoryplan import MemoryPlan
 
@@ -82,6 +82,23 @@ class WeightTwin(Protocol):
         """
 
 
+@runtime_checkable
+class SettlingTwin(WeightTwin, Protocol):
+    """A twin whose runtime replaces tensors while it loads, so that the set is known in full only afterwards.
+
+    An attacher is not bound by its own specs, but takes on what the filler wrote down.
+    """
+
+    def tail(self, mapping: Mapping, layout: Layout) -> int:
+        """After `load`: the bytes that the set needs behind its layout. Raises FillFailed."""
+
+    def settle(self, mapping: Mapping, start: int) -> tuple[tuple[TensorEntry, ...], str]:
+        """Moves what was replaced into the set, its tail beginning at `start`; the set's tensors and their form."""
+
+    def attach(self, mapping: Mapping, manifest: Manifest) -> None:
+        """Takes on the filled set's tensors and form, without a copy of a weight. Raises AttachCheckFailed."""
+
+
 class ServedModel(Protocol):
     """A model in a server process: first its twins are attached, then it serves."""
 
@@ -99,8 +116,9 @@ class Runtime(Protocol):
 
     name: str
 
-    native_threads: frozenset[str]
-    """Names of threads that its imports leave running: outside Python, and harmless to a fork (say why there)."""
+    native_threads: bool
+    """Whether its imports may leave threads outside Python, of which a fork keeps none (say there why no lock of
+    theirs is missed)."""
 
     def preload(self, settings: ModelSettings) -> None:
         """Imports everything that a server needs, in the zygote: no device, no Python thread, no file left open."""

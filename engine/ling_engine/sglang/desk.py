@@ -28,7 +28,7 @@ from ling_api.errors import (
 from ling_engine.channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from ling_engine.cohort import Answer
 
@@ -74,7 +74,12 @@ class Desk:
         self._waiting: dict[str, _Waiting] = {}
         self._progress: dict[int, float] = {}
         self._pidfds: list[int] = []
+        self._news = asyncio.Event()  # something was attached
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def filenos(self) -> frozenset[int]:
+        """All ends, before `serve`: what a rank must not lose with the server's other sockets."""
+        return frozenset(end.fileno() for pair in self._pairs for end in pair)
 
     def place(self, rank: int) -> socket.socket:
         """Called in the forked rank: its end of the pair; every other end is closed here."""
@@ -106,6 +111,12 @@ class Desk:
             await over
         finally:
             self._close()
+
+    async def complete(self, roles: Sequence[str]) -> None:
+        """Until every rank has attached every role."""
+        while len(self.attached) < len(roles) * self.ranks:
+            self._news.clear()
+            await self._news.wait()
 
     def require(self, roles: Iterable[str]) -> None:
         """Raises PluginMissing unless every rank has attached every role: else it serves weights from elsewhere."""
@@ -192,8 +203,9 @@ class Desk:
                 self._channels[rank].put({"op": "refused", "re": re, "reason": str(error), "fields": fields})
             return
         for rank, (re, name) in asks.items():
-            granted, fill = answer.granted.get(name, ""), answer.tickets.get(name, "")
-            self._channels[rank].put({"op": "answer", "re": re, "granted": granted, "fill": fill})
+            granted = {name: answer.granted[name]} if name in answer.granted else {}
+            tickets = {name: answer.tickets[name]} if name in answer.tickets else {}
+            self._channels[rank].put({"op": "answer", "re": re, "granted": granted, "tickets": tickets})
 
     def _have(self, rank: int, message: dict[str, Any]) -> None:
         self.attached[message["role"], rank] = RankAttached(
@@ -202,6 +214,7 @@ class Desk:
             filled=message["filled"],
             milliseconds=message["milliseconds"],
         )
+        self._news.set()
 
     def _close(self) -> None:
         loop = asyncio.get_running_loop()

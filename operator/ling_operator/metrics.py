@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from ling_operator.keyqueue import Key
 
+_PERFORMANCE = {  # field of status.performance: name, help, and by what to divide
+    "tpotMs": ("tpot_seconds", "Mean time per output token of the active engines.", 1000),
+    "ttftMs": ("ttft_seconds", "Mean time to the first token of the active engines.", 1000),
+    "acceptLength": ("accept_length", "Mean tokens that a verify step of the active engines gave.", 1),
+}
 _REPLICAS = {"replicas": "slots", "readyReplicas": "serving", "updatedReplicas": "updated"}
 
 
@@ -45,6 +50,26 @@ class ObjectStatus:
                 replicas.add_metric((namespace, name, state), status.get(field) or 0)
         yield conditions
         yield replicas
+        yield self._revisions()
+        yield from self._performance()
+
+    def _revisions(self) -> Metric:
+        info = GaugeMetricFamily(
+            "ling_operator_deployment_info", "Always 1.", labels=("namespace", "name", "current", "wanted")
+        )
+        for key, status in self._statuses.items():
+            info.add_metric((*key, status.get("currentRevision") or "", status.get("updateRevision") or ""), 1)
+        return info
+
+    def _performance(self) -> Iterator[Metric]:
+        """What nobody has measured gives no sample."""
+        for field, (name, text, divisor) in _PERFORMANCE.items():
+            family = GaugeMetricFamily(f"ling_operator_deployment_{name}", text, labels=("namespace", "name"))
+            for key, status in self._statuses.items():
+                value = (status.get("performance") or {}).get(field)
+                if value is not None:
+                    family.add_metric(key, value / divisor)
+            yield family
 
 
 class Metrics:

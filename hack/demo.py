@@ -1,6 +1,7 @@
 """The whole story on a two-node Kubernetes, with a clock: `make demo`.
 
-Apply, stream a completion, kill the server under load, restart the container, edit, scale, delete; then a table.
+Apply, stream a completion, kill the server under load, restart the container, edit, scale, decode with a draft, delete;
+then a table.
 Without KUBECONFIG the cluster is made here and ends with the demo, on Ctrl-C and on errors too.
 """
 
@@ -10,6 +11,7 @@ import contextlib
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +24,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 NAME, NAMESPACE = "tiny", "ling-demo"
+DRAFTED = ("--draft", "dspark", "--accept", "0.9", "--dense")
+ANSWERS, LONG = 4, 192  # how many answers of how many tokens are behind the figures of decoding
 BEGAN = time.monotonic()
 
 # runs in a pod: prints a completion as it arrives
 STREAM = """
 import http.client, json, sys
-url, model, prompt = sys.argv[1:]
+url, model, prompt, tokens = sys.argv[1:]
 connection = http.client.HTTPConnection(url, timeout=60)
-ask = {"model": model, "prompt": prompt, "max_tokens": 48, "temperature": 0, "stream": True}
+ask = {"model": model, "prompt": prompt, "max_tokens": int(tokens), "temperature": 0, "stream": True}
 connection.request("POST", "/v1/completions", json.dumps(ask), {"Content-Type": "application/json"})
 answer = connection.getresponse()
 assert answer.status == 200, answer.read()
@@ -94,11 +98,16 @@ def first_start(story: Story, cluster: Cluster) -> Scene:
     return scene
 
 
+def stream(scene: Scene, tokens: int) -> str:
+    """A greedy completion through the Service, from the client's pod."""
+    address = scene.url.removeprefix("http://")
+    asked = ("python3", "-c", STREAM, address, NAME, "Once upon a time", str(tokens))
+    return scene.cluster.exec(NAMESPACE, "client", *asked).strip()
+
+
 def complete(story: Story, scene: Scene, what: str) -> None:
     story.say(f"a streamed completion through {scene.url}, from another node ({what}):")
-    address = scene.url.removeprefix("http://")
-    text = scene.cluster.exec(NAMESPACE, "client", "python3", "-c", STREAM, address, NAME, "Once upon a time")
-    story.show(repr(text.strip()))
+    story.show(repr(stream(scene, 48)))
 
 
 def under_load(story: Story, scene: Scene, rate: float, what: str, perform: Perform) -> None:
@@ -140,6 +149,60 @@ def lives(story: Story, scene: Scene) -> None:
     story.show(scene.cluster.kubectl("get", "ld,lslot", "-n", NAMESPACE))
 
 
+def scales(story: Story, scene: Scene) -> None:
+    cluster = scene.cluster
+    with story.timed("scale to 0: slot, weights and memory are released"):
+        cluster.kubectl("scale", f"ld/{NAME}", "-n", NAMESPACE, "--replicas=0")
+        cluster.wait_for("no slot", lambda: not cluster.items("lslot", NAMESPACE), 180)
+        cluster.wait_for("no pod", lambda: not cluster.items("pod", NAMESPACE, f"ling.dev/deployment={NAME}"), 180)
+    with story.timed("scale to 1: Ready again"):
+        cluster.kubectl("scale", f"ld/{NAME}", "-n", NAMESPACE, "--replicas=1")
+        cluster.wait_condition("ld", NAME, NAMESPACE, "Ready", timeout=180)
+
+
+def performance(scene: Scene) -> dict[str, Any]:
+    """`status.performance`, once it speaks of the engine that serves now and of all that it was asked."""
+
+    def told() -> dict[str, Any] | None:
+        pod, _ = scene.active()
+        engine = next((one for one in scene.slot()["status"]["engines"] if one["pod"] == pod), {})
+        status = scene.cluster.get("ld", NAME, namespace=NAMESPACE)["status"]
+        seen: dict[str, Any] = status.get("performance", {})
+        same = all(seen.get(key) == engine.get(key) for key in ("requests", "tpotMs", "acceptLength"))
+        return seen if same and engine.get("requests") == ANSWERS and not engine["inFlight"] else None
+
+    return scene.cluster.wait_for(f"status.performance of {ANSWERS} answers", told, 60)
+
+
+def weights(scene: Scene) -> dict[str, str]:
+    """role -> set, of what the slot holds."""
+    return {one["role"]: one["set"] for one in scene.slot()["status"]["weightSets"]}
+
+
+def measured(scene: Scene) -> tuple[set[str], dict[str, Any]]:
+    """Some long answers, and what status then says of them."""
+    return {stream(scene, LONG) for _ in range(ANSWERS)}, performance(scene)
+
+
+def speculates(story: Story, scene: Scene) -> None:
+    """The same weights, decoded with a draft: the same answer, sooner."""
+    story.say(f"{ANSWERS} answers of {LONG} tokens, one token after the other ...")
+    said, before = measured(scene)
+    held = weights(scene)
+    with story.timed("edit: decoding.algorithm DSPARK"):
+        scene.cluster.patch("ld", NAME, NAMESPACE, {"spec": {"decoding": {"algorithm": "DSPARK"}}})
+        scene.cluster.wait_for("the new engine serves alone", scene.updated, 180)
+    story.note("  its phases", phases(scene))
+    story.say(f"{ANSWERS} answers of {LONG} tokens, a draft proposes and the model verifies ...")
+    drafted, after = measured(scene)
+    story.show(scene.cluster.kubectl("get", "ld", "-n", NAMESPACE, "-o", "wide"))
+    if weights(scene).get("target") != held["target"] or len(said | drafted) != 1:
+        raise ClusterError(f"decoding changed the weights or the answer: {held}, {weights(scene)}, {said | drafted}")
+    story.note("  the model's weights, the answers", "kept, the same")
+    story.note("  time per output token", f"{before['tpotMs']:.1f} ms before, {after['tpotMs']:.1f} ms after")
+    story.note("  accept length", f"{after['acceptLength']:.2f} tokens a round")
+
+
 def ends(story: Story, scene: Scene) -> None:
     cluster = scene.cluster
 
@@ -148,30 +211,34 @@ def ends(story: Story, scene: Scene) -> None:
         kinds = ("lslot", "pod", "service", "pdb", "controllerrevision")
         return [item["metadata"]["name"] for kind in kinds for item in cluster.items(kind, NAMESPACE, selector)]
 
-    with story.timed("scale to 0: slot, weights and memory are released"):
-        cluster.kubectl("scale", f"ld/{NAME}", "-n", NAMESPACE, "--replicas=0")
-        cluster.wait_for("no slot", lambda: not cluster.items("lslot", NAMESPACE), 180)
-        cluster.wait_for("no pod", lambda: not cluster.items("pod", NAMESPACE, f"ling.dev/deployment={NAME}"), 180)
-    with story.timed("scale to 1: Ready again"):
-        cluster.kubectl("scale", f"ld/{NAME}", "-n", NAMESPACE, "--replicas=1")
-        cluster.wait_condition("ld", NAME, NAMESPACE, "Ready", timeout=180)
     with story.timed("delete: nothing is left"):
         cluster.kubectl("delete", f"ld/{NAME}", "-n", NAMESPACE, "--wait=true", timeout=180)
         cluster.wait_for("nothing left", lambda: not left(), 180)
+
+
+def install(stack: contextlib.ExitStack, cluster: Cluster) -> None:
+    """CRDs, operator and agents, and both checkpoints, all at once."""
+    with ThreadPoolExecutor() as pool:
+        written = [
+            pool.submit(cluster.make_model, "tiny", seed=1),
+            pool.submit(cluster.make_model, "tiny-b", *DRAFTED, seed=2),
+        ]
+        stack.enter_context(cluster.installed())
+        for one in written:
+            one.result()
 
 
 def play(story: Story) -> None:
     story.say("a two-node Kubernetes on this machine ...")
     with trial_cluster() as cluster, contextlib.ExitStack() as stack:
         story.show(cluster.kubectl("get", "nodes"))
-        with story.timed("install CRDs, operator and agents"):
-            stack.enter_context(cluster.installed())
-        with story.timed("write two random checkpoints"):
-            cluster.make_model("tiny", seed=1)
-            cluster.make_model("tiny-b", seed=2)
+        with story.timed("install Ling; write two checkpoints, the second with a draft that is right 9 times of 10"):
+            install(stack, cluster)
         stack.enter_context(cluster.namespace(NAMESPACE))
         scene = first_start(story, cluster)
         lives(story, scene)
+        scales(story, scene)
+        speculates(story, scene)
         ends(story, scene)
         story.say("taking everything down ...")
     story.note("the whole demo", f"{time.monotonic() - BEGAN:.0f} s")

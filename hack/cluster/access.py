@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -207,23 +207,27 @@ class Cluster:
         self.kubectl("delete", "crd", "-l", "app.kubernetes.io/part-of=ling", "--ignore-not-found")
         self.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found", timeout=180)
 
-    def make_model(self, name: str, *, preset: str = "tiny", seed: int = 1) -> str:
-        """Write a random checkpoint into the model folder of every node; the `model.source` that names it."""
+    def make_model(self, name: str, *flags: str, preset: str = "tiny", seed: int = 1) -> str:
+        """Write a checkpoint into the model folder of every node; the `model.source` that names it.
+
+        Random by itself; more `flags` of `ling-engine make-model`, such as --draft, make it another.
+        """
+        flags = ("--preset", preset, "--seed", str(seed), "--force", *flags)
         if self.local:
             engine = ROOT / ".venv/bin/ling-engine"
             folder = self.kubeconfig.parent / "models" / name
-            run(engine, "make-model", folder, "--preset", preset, "--seed", str(seed), "--force")
+            run(engine, "make-model", folder, *flags)
         else:
-            self._make_model_on_nodes(name, preset, seed)
+            self._make_model_on_nodes(name, flags)
         return f"host:///{name}"
 
-    def _make_model_on_nodes(self, name: str, preset: str, seed: int) -> None:
-        """A pod per node writes it: the checkpoint is a function of preset and seed alone."""
+    def _make_model_on_nodes(self, name: str, flags: Sequence[str]) -> None:
+        """A pod per node writes it: the checkpoint is a function of the flags alone."""
         pods = []
         for node in self.get("nodes")["items"]:
             where = node["metadata"]["name"]
             pods.append(f"make-{name}-{where}")
-            self.apply(_model_pod(pods[-1], where, name, preset, seed), namespace=AGENTS)
+            self.apply(_model_pod(pods[-1], where, name, flags), namespace=AGENTS)
         for pod in pods:
             self.kubectl(
                 "wait",
@@ -248,8 +252,8 @@ class Cluster:
             self.kubectl("delete", "namespace", name, f"--wait={str(wait).lower()}", timeout=180)
 
 
-def _model_pod(pod: str, node: str, model: str, preset: str, seed: int) -> dict[str, Any]:
-    command = ["ling-engine", "make-model", f"/models/{model}", "--preset", preset, "--seed", str(seed), "--force"]
+def _model_pod(pod: str, node: str, model: str, flags: Sequence[str]) -> dict[str, Any]:
+    command = ["ling-engine", "make-model", f"/models/{model}", *flags]
     folder = {"name": "models", "hostPath": {"path": "/var/lib/ling/models", "type": "DirectoryOrCreate"}}
     container = {
         "name": "make",

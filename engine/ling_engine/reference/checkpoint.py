@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ling_api.errors import BadInput
 from ling_engine.reference import config, tokenizer
 from ling_engine.reference.dial import TOKENS, Bench
@@ -46,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint and prints its content hash as `model.revision` takes it. Raises BadInput."""
     dense, drafts = args.dense, tuple(dict.fromkeys(args.draft))
+    if args.preset in DTYPE:
+        torch.set_num_threads(1)  # small enough that threads would only wait for each other
     content = make_model(
         args.folder,
         args.preset,

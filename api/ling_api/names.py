@@ -12,9 +12,18 @@ LABEL_SLOT: Final = "ling.dev/slot"  # the LingSlot's name
 LABEL_REVISION: Final = "ling.dev/revision"
 LABEL_COMPONENT: Final = "ling.dev/component"
 LABEL_SERVING: Final = "ling.dev/serving"  # on slot pods; the Service selects it
+ANNOTATION_IMAGE: Final = "ling.dev/image"  # of a ControllerRevision: the engine image, resolved once
 COMPONENT_SLOT: Final = "slot"
 COMPONENT_ENGINE: Final = "engine"
 COMPONENT_AGENT: Final = "agent"  # pods of the DaemonSet; the operator reads from them which nodes have an agent
+
+# taints that say that a node is about to go; operator and agent may be told of others
+LEAVING_TAINTS: Final = (
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/out-of-service",
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+)
 
 # what the device plugin mounts into a pod, and under which resource name
 RESOURCE: Final = "ling.dev/node-agent"
@@ -49,3 +58,5 @@ PROGRESSING: Final = "Progressing"
 UPDATE_IN_PROGRESS: Final = "UpdateInProgress"
 WEIGHTS_CACHED: Final = "WeightsCached"
 DEGRADED: Final = "Degraded"
+GPU_ALLOCATED: Final = "GPUAllocated"
+STANDBY_READY: Final = "StandbyReady"

@@ -15,15 +15,24 @@ from ling_api import names
 from ling_operator import kube
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ling_operator.keyqueue import KeyQueue
 
 
+def node_essence(body: Mapping[str, Any]) -> object:
+    """What of a node concerns slots: whether it is Ready, cordoned or tainted."""
+    spec, conditions = body.get("spec") or {}, (body.get("status") or {}).get("conditions") or ()
+    ready = [one.get("status") for one in conditions if one.get("type") == "Ready"]
+    taints = sorted(str(one.get("key")) for one in spec.get("taints") or ())
+    return ready, bool(spec.get("unschedulable")), taints
+
+
 def wire(
-    registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, queue: KeyQueue, agents: Callable[[], None]
+    registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, queue: KeyQueue, everybody: Callable[[], None]
 ) -> None:
-    """Let the registry's handlers feed the queue; `agents` is called when an agent's pod has changed."""
+    """Let the registry's handlers feed the queue; `everybody` is called when an agent's pod or a node has changed."""
+    nodes: dict[str, object] = {}  # what was last seen of each, since a node is written every few seconds
 
     async def deployment(**event: Any) -> None:
         queue.put((event["namespace"], event["name"]))
@@ -35,9 +44,15 @@ def wire(
 
     async def pod(**event: Any) -> None:
         if event["labels"].get(names.LABEL_COMPONENT) == names.COMPONENT_AGENT:
-            agents()
+            everybody()
         else:
             await below(**event)
+
+    async def node(**event: Any) -> None:
+        name, seen = event["name"], None if event["type"] == "DELETED" else node_essence(event["body"])
+        if nodes.get(name, seen) != seen or (seen is None and name in nodes):
+            everybody()
+        nodes[name] = seen
 
     kopf.on.event(names.GROUP, names.VERSION, "lingdeployments", registry=registry, id="deployment")(deployment)
     kopf.on.event(names.GROUP, names.VERSION, "lingslots", registry=registry, id="slot")(below)
@@ -45,9 +60,13 @@ def wire(
     kopf.on.event("v1", "services", registry=registry, id="service", labels={names.LABEL_DEPLOYMENT: kopf.PRESENT})(
         below
     )
+    kopf.on.event("v1", "nodes", registry=registry, id="node")(node)
+    labelled = {names.LABEL_DEPLOYMENT: kopf.PRESENT}
+    kopf.on.event("resource.k8s.io", "v1", "resourceclaims", registry=registry, id="claim", labels=labelled)(below)
     kopf.on.login(registry=registry, id="login")(login)
     settings.watching.label_selectors["v1", "pods"] = names.LABEL_COMPONENT
     settings.watching.label_selectors["v1", "services"] = names.LABEL_DEPLOYMENT
+    settings.watching.label_selectors["resource.k8s.io", "v1", "resourceclaims"] = names.LABEL_DEPLOYMENT
     settings.watching.server_timeout = 600
     settings.watching.reconnect_backoff = 1.0
     settings.scanning.disabled = True  # what we watch is known; so no right to list CRDs and namespaces is needed

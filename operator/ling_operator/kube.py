@@ -31,6 +31,9 @@ _PATHS: Final = {
     "Pod": ("/api/v1", "pods"),
     "Service": ("/api/v1", "services"),
     "Event": ("/api/v1", "events"),
+    "Node": ("/api/v1", "nodes"),
+    "ResourceClaim": ("/apis/resource.k8s.io/v1", "resourceclaims"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
 }
 
 type Object = dict[str, Any]

@@ -6,6 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
+from ling_operator import builders
+from ling_operator.slotfacts import node_name
+from ling_operator.surroundings import claim_view, node_view
 from ling_operator.views import (
     Observed,
     deployment_spec,
@@ -16,9 +19,12 @@ from ling_operator.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ling_operator.kube import Kube
+    from ling_operator.settings import Settings
+    from ling_operator.surroundings import NodeView
+    from ling_operator.views import PodView, SlotView
 
 AGENTS: Final = f"{names.LABEL_COMPONENT}={names.COMPONENT_AGENT}"
 
@@ -28,22 +34,41 @@ def ready_agents(pods: Iterable[dict[str, Any]]) -> frozenset[str]:
     return frozenset(one.node for one in map(pod_view, pods) if one.ready and one.node and not one.deleting)
 
 
-async def observe(kube: Kube, namespace: str, name: str, agent_namespace: str) -> Observed | None:
+async def _nodes(
+    kube: Kube, slots: Iterable[SlotView], pods: Iterable[PodView], leaving_taints: Collection[str]
+) -> dict[str, NodeView]:
+    """The nodes on which slots are; few objects each, since a list of all nodes would be long."""
+    of_slot: dict[str, list[PodView]] = {}
+    for pod in pods:
+        of_slot.setdefault(pod.slot_uid, []).append(pod)
+    wanted = sorted({node_name(one, of_slot.get(one.uid, [])) for one in slots} - {""})
+    bodies = await asyncio.gather(*(kube.get("Node", "", name) for name in wanted))
+    return {name: node_view(name, body, leaving_taints) for name, body in zip(wanted, bodies, strict=True)}
+
+
+async def observe(kube: Kube, namespace: str, name: str, settings: Settings, now: float) -> Observed | None:
     """All that a plan needs, read from the API server now; None when the LingDeployment is gone."""
     body = await kube.get("LingDeployment", namespace, name)
     if body is None:
         return None
     ours = f"{names.LABEL_DEPLOYMENT}={name}"
-    slots, pods, revisions, service, agents = await asyncio.gather(
+    lists = asyncio.gather(
         kube.list("LingSlot", namespace, ours),
         kube.list("Pod", namespace, ours),
         kube.list("ControllerRevision", namespace, ours),
+        kube.list("ResourceClaim", namespace, ours),
+    )
+    service, agents, budgets, (slots, pods, revisions, claims) = await asyncio.gather(
         kube.get("Service", namespace, name),
-        kube.list("Pod", agent_namespace, AGENTS),
+        kube.list("Pod", settings.agent_namespace, AGENTS),
+        asyncio.gather(*(kube.get("PodDisruptionBudget", namespace, one) for one in builders.budget_names(name))),
+        lists,
     )
     meta = body["metadata"]
     uid = meta["uid"]
     spec, complaint = deployment_spec(body)
+    slot_views = tuple(slot_view(item, name, uid) for item in slots)
+    pod_views = tuple(pod_view(item) for item in pods)
     return Observed(
         name=name,
         namespace=namespace,
@@ -55,8 +80,12 @@ async def observe(kube: Kube, namespace: str, name: str, agent_namespace: str) -
         complaint=complaint,
         previous=previous_view(body.get("status") or {}),
         revisions=tuple(one for one in (revision_view(item, uid) for item in revisions) if one is not None),
-        slots=tuple(slot_view(item, name, uid) for item in slots),
-        pods=tuple(pod_view(item) for item in pods),
+        slots=slot_views,
+        pods=pod_views,
         service=service,
         agents=ready_agents(agents),
+        claims=tuple(claim_view(item) for item in claims),
+        nodes=await _nodes(kube, slot_views, pod_views, settings.leaving_taints),
+        budgets=dict(zip(builders.budget_names(name), budgets, strict=True)),
+        now=now,
     )

@@ -1,8 +1,8 @@
 """The one decision of the operator: from what is observed, the next step and what is true. Pure.
 
 One step at a time, nothing remembered: whatever was done is seen in the next look, so a crash between any two steps
-costs nothing. Order: revision, service, slots that are too many, each slot's own step, slots that are missing, old
-revisions.
+costs nothing. Order: revision, service, budgets, slots that go, each slot's own step, slots that are missing, old
+revisions. docs/rollout.md tells it for people.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
-from ling_api.v1alpha1 import LingSlotSpec, revision_of
+from ling_api.v1alpha1 import RECREATE, LingDeploymentSpec, LingSlotSpec, revision_of
 from ling_operator import builders
 from ling_operator.actions import Apply, Create, Delete, Label, Step
-from ling_operator.rollout import Rollout, rollout_of
+from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement, place
+from ling_operator.rollout import Rollout, rollout_of, targets_of
 from ling_operator.slotfacts import SlotFacts, facts_of
-from ling_operator.slotsteps import ADMISSION_PAUSE, slot_steps, unserved_since
+from ling_operator.slotsteps import ADMISSION_PAUSE, Task, slot_steps, unserved_since
+from ling_operator.surroundings import owner_uid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ class Plan:
     step: Step | None
     facts: tuple[SlotFacts, ...] = ()
     rollout: Rollout | None = None
+    placement: Placement | None = None
     requeue_after: float | None = None
 
 
@@ -41,9 +44,8 @@ def _revision_steps(observed: Observed, wanted: str, images: Images) -> Iterator
     if any(one.revision == wanted for one in observed.revisions) or observed.spec is None:
         return
     part = observed.spec.part
-    image = part.engine.image or images.reference
     number = max((one.number for one in observed.revisions), default=0) + 1
-    body = builders.build_revision(observed, wanted, number, replace(part, engine=replace(part.engine, image=image)))
+    body = builders.build_revision(observed, wanted, number, part, part.engine.image or images.reference)
     yield Create(kind="ControllerRevision", body=body, why=f"revision {wanted} is new")
 
 
@@ -70,51 +72,66 @@ def _service_steps(observed: Observed) -> Iterator[Step]:
         yield Apply(kind="Service", body=body, why="the Service is not as it should be")
 
 
-def _victims(good: Sequence[SlotFacts], others: Sequence[SlotFacts], replicas: int) -> Iterator[tuple[SlotFacts, str]]:
-    """The slots to take away: not serving first, then the newest; those of an old size as the new ones serve."""
-
-    def order(facts: SlotFacts) -> tuple[bool, int]:
-        return (facts.reachable, -facts.slot.number)
-
-    for facts in sorted(good, key=order)[: max(0, len(good) - replicas)]:
-        yield facts, f"{replicas} slots are wanted"
-    for facts in others:
-        if facts.lost and len(good) >= replicas:
-            yield facts, "its pods are lost"
-    misfits = sorted((one for one in others if not one.lost), key=order)
-    spare = sum(one.reachable for one in good) + len(misfits) - replicas
-    for facts in misfits[: max(0, spare)] if replicas else misfits:
-        yield facts, "slots of the new size serve"
+def _budget_steps(observed: Observed, replicas: int) -> Iterator[Step]:
+    for component in (names.COMPONENT_SLOT, names.COMPONENT_ENGINE):
+        body = builders.build_budget(observed, component, replicas)
+        live = observed.budgets.get(body["metadata"]["name"])
+        if live is None:
+            yield Apply(kind="PodDisruptionBudget", body=body, why="the budget is missing")
+        elif owner_uid(live["metadata"]) == observed.uid and not contains(live, body):
+            body["metadata"]["uid"] = live["metadata"]["uid"]
+            yield Apply(kind="PodDisruptionBudget", body=body, why=f"{replicas} slots are wanted")
 
 
-def _leave(facts: SlotFacts, why: str) -> Step:
-    """Out of the Service first; then the slot, which stays visible until its pods have drained."""
+def _leave(observed: Observed, facts: SlotFacts, why: str) -> Step:
+    """Out of the Service first, then a lame duck; then the slot, which stays visible until its pods have drained."""
     pod = facts.slot_pod
-    if pod is not None and pod.live and pod.serving:
+    if pod is not None and not pod.terminal and pod.serving:
         return Label(kind="Pod", name=pod.name, uid=pod.uid, label=names.LABEL_SERVING, value=None, why=why)
+    if not facts.slot.spec.leaving:
+        body = builders.build_slot(observed, facts.name, replace(facts.slot.spec, leaving=True))
+        body["metadata"]["uid"] = facts.slot.uid
+        return Apply(kind="LingSlot", body=body, why=why)
     return Delete(kind="LingSlot", name=facts.name, uid=facts.slot.uid, foreground=True, why=why)
 
 
-def _missing_steps(
-    observed: Observed, good: Sequence[SlotFacts], others: Sequence[SlotFacts], revision: str
-) -> Iterator[Step]:
-    spec = observed.spec
-    misfits = any(not one.lost for one in others)
-    if spec is None or len(good) >= spec.replicas or (misfits and not all(one.serving for one in good)):
-        return
+def _new_slot(observed: Observed, spec: LingDeploymentSpec, aim: Aim, revision: str, *, spare: bool) -> Step:
+    """A slot of the lowest number for which no slot, claim or pod exists, terminating ones included."""
     taken = {one.name for one in observed.slots} | {one.slot for one in observed.pods}
+    taken |= {one.name for one in observed.claims}
     number = next(n for n in range(len(taken) + 1) if f"{observed.name}-{n}" not in taken)
     name = f"{observed.name}-{number}"
     wanted = LingSlotSpec(
         deployment=observed.name,
         revision=revision,
         revisions=(revision,),
-        capacity=spec.memory,
+        capacity=aim.memory,
+        gpu=aim.gpu,
         grace_seconds=spec.grace_seconds,
         hold_seconds=spec.hold_seconds,
+        lame_duck_seconds=spec.lame_duck_seconds,
+        replacement_timeout_seconds=spec.replacement_timeout_seconds,
+        standby=spec.standby,
+        spare=spare,
     )
-    body = builders.build_slot(observed, name, wanted)
-    yield Create(kind="LingSlot", body=body, why=f"{spec.replicas} slots are wanted")
+    why = f"{spec.spare_slots} spare slots are wanted" if spare else f"{spec.replicas} slots are wanted"
+    return Create(kind="LingSlot", body=builders.build_slot(observed, name, wanted), why=why)
+
+
+def _missing_steps(
+    observed: Observed, spec: LingDeploymentSpec, placed: Placement, aim: Aim, revision: str
+) -> Iterator[Step]:
+    if not revision:
+        return
+    spare = placed.promote
+    if spare is not None:
+        body = builders.build_slot(observed, spare.name, replace(spare.slot.spec, spare=False))
+        body["metadata"]["uid"] = spare.slot.uid
+        yield Apply(kind="LingSlot", body=body, why="a spare slot serves instead of a new one")
+    elif placed.missing:
+        yield _new_slot(observed, spec, aim, revision, spare=False)
+    elif placed.missing_spares and all(one.serving for one in placed.good):
+        yield _new_slot(observed, spec, aim, revision, spare=True)
 
 
 def _old_revisions(observed: Observed, facts: Sequence[SlotFacts], wanted: str) -> Iterator[Step]:
@@ -126,53 +143,80 @@ def _old_revisions(observed: Observed, facts: Sequence[SlotFacts], wanted: str) 
         yield Delete(kind="ControllerRevision", name=one.name, uid=one.uid, why="nobody uses it any more")
 
 
+def aim_of(observed: Observed, spec: LingDeploymentSpec, rollout: Rollout) -> Aim:
+    """What a good slot is like: of the wanted revision's shape, or of the one that is gone on with."""
+    revision = rollout.new_slots or rollout.wanted
+    known = next((one.part for one in observed.revisions if one.owned and one.revision == revision), spec.part)
+    gpu = spec.part.gpu if revision == rollout.wanted else known.gpu
+    recreate = spec.strategy == RECREATE and not rollout.paused and not gpu.plugged
+    return Aim(memory=spec.memory, gpu=gpu, only=revision if recreate else "")
+
+
+def _tasks(rollout: Rollout, placed: Placement, facts: Sequence[SlotFacts]) -> Iterator[tuple[SlotFacts, Task]]:
+    """What is asked of each slot that stays; the good ones first."""
+    targets = targets_of(placed.good, rollout)
+    serving = {one.name for one in facts if one.reachable}
+    for one in (*placed.good, *placed.others, *placed.spares):
+        if one.name not in placed.gone:
+            target = targets.get(one.name, one.slot.spec.revision)
+            if one.slot.spec.spare:
+                target = rollout.new_slots or target
+            others = bool(serving - {one.name})
+            standing = placed.standings[one.name]
+            yield one, Task(target=target, standing=standing, paused=rollout.paused, others_serve=others)
+
+
 def _steps(
     observed: Observed,
-    good: Sequence[SlotFacts],
-    others: Sequence[SlotFacts],
+    spec: LingDeploymentSpec,
+    facts: Sequence[SlotFacts],
     rollout: Rollout,
+    placed: Placement,
     images: Images,
     now: float,
 ) -> Iterator[Step]:
-    replicas = observed.spec.replicas if observed.spec else 0
     yield from _revision_steps(observed, rollout.wanted, images)
     yield from _service_steps(observed)
-    victims = dict.fromkeys(one.name for one, _ in _victims(good, others, replicas))
-    for facts, why in _victims(good, others, replicas):
-        yield _leave(facts, why)
-    serving = {one.name for one in (*good, *others) if one.serving}
-    for facts in (*good, *others):
-        if facts.name not in victims:
-            target = rollout.targets.get(facts.name, facts.slot.spec.revision)
-            elsewhere = bool(serving - {facts.name})
-            yield from slot_steps(observed, facts, target, images, others_serve=elsewhere, now=now)
-    yield from _missing_steps(observed, good, others, rollout.new_slots)
-    yield from _old_revisions(observed, (*good, *others), rollout.wanted)
+    yield from _budget_steps(observed, spec.replicas)
+    for one, why in placed.goes:
+        yield _leave(observed, one, why)
+    for one, task in _tasks(rollout, placed, facts):
+        yield from slot_steps(observed, one, task, images, now)
+    yield from _missing_steps(observed, spec, placed, aim_of(observed, spec, rollout), rollout.new_slots)
+    yield from _old_revisions(observed, facts, rollout.wanted)
 
 
-def _requeue(observed: Observed, facts: Sequence[SlotFacts], rollout: Rollout, now: float) -> float | None:
-    """Seconds until time alone changes something: the progress deadline, a label to take off, a pod to make again."""
-    spec, moments = observed.spec, []
-    if spec is not None and rollout.progress is not None and not rollout.given_up:
-        moments.append(rollout.progress.since + spec.progress_deadline_seconds)
+def _moments(spec: LingDeploymentSpec, facts: Sequence[SlotFacts], rollout: Rollout) -> Iterator[float]:
+    """When time alone changes something, in seconds since the epoch; those that have passed too."""
+    if rollout.progress is not None and not rollout.given_up:
+        yield rollout.progress.since + spec.progress_deadline_seconds
     for one in facts:
         since = unserved_since(one)
-        if spec is not None and since is not None and one.slot_pod is not None and one.slot_pod.serving:
-            moments.append(since + spec.hold_seconds)
-        moments += [pod.created + ADMISSION_PAUSE for pod in one.engines if pod.terminal]
-    later = [moment - now for moment in moments if moment > now]
-    return min(later) + 0.05 if later else None
+        if since is not None and one.slot_pod is not None and one.slot_pod.serving:
+            yield since + spec.hold_seconds
+        if one.leaving:
+            yield one.leaving_since + spec.replacement_timeout_seconds
+        for pod in one.pods:
+            if pod.terminal:
+                yield pod.created + ADMISSION_PAUSE
+            if pod.waits_since:
+                yield pod.waits_since + NO_ROOM_AFTER
+                yield pod.waits_since + STARVED_AFTER
 
 
 def plan(observed: Observed, images: Images, now: float) -> Plan:
     """The next step. An object that is being deleted, or whose spec makes no sense, is left alone."""
-    facts = facts_of(observed)
-    if observed.deleting or observed.spec is None:
+    facts, spec = facts_of(observed), observed.spec
+    if observed.deleting or spec is None:
         return Plan(step=None, facts=facts)
-    wanted = revision_of(observed.spec.part)
-    memory = observed.spec.memory
-    good = tuple(one for one in facts if not one.lost and one.slot.spec.capacity == memory)
-    others = tuple(one for one in facts if one not in good)
-    rollout = rollout_of(observed, good, wanted, now)
-    step = next(_steps(observed, good, others, rollout, images, now), None)
-    return Plan(step=step, facts=facts, rollout=rollout, requeue_after=_requeue(observed, facts, rollout, now))
+    rollout = rollout_of(observed, facts, revision_of(spec.part), now)
+    placed = place(observed, spec, facts, aim_of(observed, spec, rollout), now)
+    step = next(_steps(observed, spec, facts, rollout, placed, images, now), None)
+    later = [moment - now for moment in _moments(spec, facts, rollout) if moment > now]
+    return Plan(
+        step=step,
+        facts=facts,
+        rollout=rollout,
+        placement=placed,
+        requeue_after=min(later) + 0.05 if later else None,
+    )

@@ -59,12 +59,12 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """One look and at most one step. The seconds until the next look, None when only an event needs one."""
         namespace, name = key
-        observed = await observe(self._kube, namespace, name, self._settings.agent_namespace)
+        now = self._clock()
+        observed = await observe(self._kube, namespace, name, self._settings, now)
         if observed is None:
             self._metrics.objects.forget(key)
             self._last.pop(key, None)
             return None
-        now = self._clock()
         planned = plan(observed, self._settings.images, now)
         built = status.build_status(observed, planned, now)
         self._metrics.objects.put(key, built)

@@ -30,16 +30,18 @@ class Rollout:
     """Where the rollout of the wanted revision stands. `given_up` is the reason, "" while there is hope."""
 
     wanted: str
-    fallback: str  # what a new slot gets when `wanted` is given up
+    fallback: str  # what a new slot gets when `wanted` is given up or the rollout is paused
     complete: bool
+    paused: bool
     given_up: str
     why: str
     progress: Progress | None
-    targets: dict[str, str]  # slot -> revision
 
     @property
     def new_slots(self) -> str:
-        """The revision of a slot that is made now."""
+        """The revision of a slot that is made now, "" if none may be made."""
+        if self.paused:
+            return self.fallback
         return self.fallback if self.given_up and self.fallback else self.wanted
 
 
@@ -51,19 +53,21 @@ def wish_failed(facts: SlotFacts, pod: PodView) -> bool:
     return wish.term < active.term and said.deaths > DEATHS_ALLOWED and not said.requests
 
 
+def _asked_before(observed: Observed) -> int | None:
+    """The number of slots that was wanted when the status was written."""
+    return (observed.previous.raw or {}).get("wantedReplicas")
+
+
 def _complete(observed: Observed, slots: Sequence[SlotFacts], wanted: str, replicas: int) -> bool:
-    """All slots run the wanted revision and nothing else; once so, an engine that dies does not undo it."""
-    if len(slots) != replicas:
-        return False
-    if all(one.settled(wanted) for one in slots):
+    """All slots run the wanted revision and nothing else; once so, a death or a drain does not undo it."""
+    if len(slots) == replicas and all(one.settled(wanted) for one in slots):
         return True
     before = observed.previous.condition(names.PROGRESSING)
     was = before is not None and before.reason == COMPLETE and observed.previous.update_revision == wanted
-    raw = observed.previous.raw or {}
     calm = all(
         one.slot.spec.revision == wanted and all(pod.revision == wanted for pod in one.live_engines) for one in slots
     )
-    return was and calm and raw.get("replicas") == replicas
+    return was and calm and _asked_before(observed) == replicas
 
 
 def _progress(observed: Observed, wanted: str, updated: int, now: float) -> Progress:
@@ -126,10 +130,13 @@ def _given_up_target(facts: SlotFacts, wanted: str, fallback: str) -> str:
     return fallback if facts.slot.spec.revision == wanted and fallback else facts.slot.spec.revision
 
 
-def targets_of(slots: Sequence[SlotFacts], wanted: str, given_up: str, fallback: str) -> dict[str, str]:
-    """The revision of each slot. At most one slot that serves is being changed at any time."""
-    if given_up:
-        return {one.name: _given_up_target(one, wanted, fallback) for one in slots}
+def targets_of(slots: Sequence[SlotFacts], rollout: Rollout) -> dict[str, str]:
+    """The revision of each slot that may be changed. At most one slot that serves is being changed at any time."""
+    wanted = rollout.wanted
+    if rollout.paused:
+        return {one.name: one.slot.spec.revision for one in slots}
+    if rollout.given_up:
+        return {one.name: _given_up_target(one, wanted, rollout.fallback) for one in slots}
     targets = {one.name: wanted if one.slot.spec.revision == wanted else _serves(one) for one in slots}
     begun = [one for one in slots if one.slot.spec.revision == wanted and not one.settled(wanted) and one.placed]
     waiting = [one for one in slots if one.slot.spec.revision != wanted]
@@ -139,25 +146,28 @@ def targets_of(slots: Sequence[SlotFacts], wanted: str, given_up: str, fallback:
     return targets
 
 
-def rollout_of(observed: Observed, slots: Sequence[SlotFacts], wanted: str, now: float) -> Rollout:
-    """Where the rollout stands and what each slot is to run. `slots` are those of the right shape."""
+def rollout_of(observed: Observed, facts: Sequence[SlotFacts], wanted: str, now: float) -> Rollout:
+    """Where the rollout stands. `facts` are all slots; those that serve nobody yet do not count."""
     spec = observed.spec
     assert spec is not None  # noqa: S101 - a plan is made of a valid spec only
+    slots = [one for one in facts if not one.lost and not one.slot.spec.spare]
+    shaped = [one for one in slots if (one.slot.spec.capacity, one.slot.spec.gpu) == (spec.memory, spec.part.gpu)]
     known = {one.revision for one in observed.revisions if one.owned}
     current = observed.previous.current_revision
-    fallback = current if current in known and current != wanted else ""
-    complete = _complete(observed, slots, wanted, spec.replicas)
-    updated = sum(one.updated(wanted) for one in slots)
-    progress = None if complete else _progress(observed, wanted, updated, now)
+    complete = len(shaped) == len(slots) and _complete(observed, slots, wanted, spec.replicas)
+    paused = spec.paused and current != wanted
+    progress = (
+        None if complete or paused else _progress(observed, wanted, sum(one.updated(wanted) for one in shaped), now)
+    )
     given_up, why = ("", "")
     if progress is not None:
         given_up, why = _given_up(observed, slots, progress, spec.progress_deadline_seconds, now)
     return Rollout(
         wanted=wanted,
-        fallback=fallback,
+        fallback=current if current in known and current != wanted else "",
         complete=complete,
+        paused=paused,
         given_up=given_up,
         why=why,
         progress=progress,
-        targets=targets_of(slots, wanted, given_up, fallback),
     )

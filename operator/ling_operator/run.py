@@ -34,7 +34,7 @@ class Operator:
         self.metrics = Metrics(lambda: self.queue.depth)
         self.reconciler = Reconciler(api, settings, self.metrics)
         self.listed = False
-        self.agents_changed = asyncio.Event()
+        self.surroundings_changed = asyncio.Event()
 
     async def _one(self, key: Key) -> None:
         """One look at one key, whatever happens: a failure comes again later."""
@@ -83,10 +83,10 @@ class Operator:
             await asyncio.sleep(wait)
 
     async def agents_forever(self) -> None:
-        """A change among the agents concerns everybody; changes that come together are looked at once."""
+        """A change among agents or nodes concerns everybody; changes that come together are looked at once."""
         while True:
-            await self.agents_changed.wait()
-            self.agents_changed.clear()
+            await self.surroundings_changed.wait()
+            self.surroundings_changed.clear()
             with contextlib.suppress(kube.ApiError):  # the next resync looks again
                 await self._every_key("LingDeployment")
             await asyncio.sleep(1.0)
@@ -106,7 +106,7 @@ class Operator:
 async def _watch(operator: Operator) -> None:
     """kopf's part; it returns when the process is told to end."""
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    handlers.wire(registry, settings, operator.queue, operator.agents_changed.set)
+    handlers.wire(registry, settings, operator.queue, operator.surroundings_changed.set)
     wanted = operator.settings.namespaces
     spaces = (*wanted, operator.settings.agent_namespace) if wanted else ()
     await kopf.operator(

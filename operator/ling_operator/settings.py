@@ -18,6 +18,7 @@ ENV_REFERENCE_IMAGE: Final = "LING_ENGINE_REFERENCE_IMAGE"
 ENV_EXIT_AFTER_WRITES: Final = "LING_TEST_EXIT_AFTER_WRITES"  # tests only: die hard right after the k-th write
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_TAINT: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]{0,314}[A-Za-z0-9])?")
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -36,6 +37,7 @@ class Settings:
     images: Images
     namespaces: tuple[str, ...] = ()
     agent_namespace: str = "ling-system"
+    leaving_taints: tuple[str, ...] = names.LEAVING_TAINTS
     port: int = names.METRICS_PORT
     reconcilers: int = 8
     resync_seconds: float = 300
@@ -54,6 +56,9 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run the operator until it is told to end")
     run.add_argument("--namespace", action="append", default=[], help="watch this namespace only (repeatable)")
     run.add_argument("--agent-namespace", default="ling-system", help="where the node agents run (%(default)s)")
+    run.add_argument(
+        "--leaving-taint", action="append", default=[], help="a node with this taint is being drained (repeatable), too"
+    )
     run.add_argument("--port", default=str(names.METRICS_PORT), help="/metrics, /livez, /readyz (%(default)s)")
     run.add_argument("--reconcilers", default="8", help="objects looked at at the same time (%(default)s)")
     run.add_argument("--resync-seconds", default="300", help="look at every object this often (%(default)s)")
@@ -79,6 +84,9 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     for namespace in (*flags.namespace, flags.agent_namespace):
         if not _NAMESPACE.fullmatch(namespace):
             raise BadInput(f"--namespace: write the name of a namespace, not {namespace!r}")
+    for taint in flags.leaving_taint:
+        if not _TAINT.fullmatch(taint):
+            raise BadInput(f"--leaving-taint: write the key of a taint such as karpenter.sh/disrupted, not {taint!r}")
     exit_after = environment.get(ENV_EXIT_AFTER_WRITES, "")
     return Settings(
         images=Images(
@@ -86,6 +94,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         ),
         namespaces=tuple(dict.fromkeys(flags.namespace)),
         agent_namespace=flags.agent_namespace,
+        leaving_taints=tuple(dict.fromkeys((*names.LEAVING_TAINTS, *flags.leaving_taint))),
         port=_whole("--port", flags.port, 0, 65535),
         reconcilers=_whole("--reconcilers", flags.reconcilers, 1, 256),
         resync_seconds=_whole("--resync-seconds", flags.resync_seconds, 1, 86400),

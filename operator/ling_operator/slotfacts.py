@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ling_api.slotstatus import EngineStatus
+    from ling_operator.surroundings import ClaimView, NodeView
     from ling_operator.views import Observed, PodView, SlotView
 
 
@@ -20,6 +21,9 @@ class SlotFacts:
 
     slot: SlotView
     pods: tuple[PodView, ...]
+    claim: ClaimView | None = None
+    node: NodeView | None = None
+    leaving_since: float = 0.0  # when its node began to leave: the taint's word, else when we first saw it
 
     @property
     def name(self) -> str:
@@ -33,8 +37,13 @@ class SlotFacts:
     @property
     def engines(self) -> tuple[PodView, ...]:
         """Every engine pod, oldest first."""
-        found = (one for one in self.pods if one.component == names.COMPONENT_ENGINE)
+        found = (one for one in self.pods if one.component == names.COMPONENT_ENGINE and not one.fill)
         return tuple(sorted(found, key=lambda pod: (pod.created, pod.number, pod.name)))
+
+    @property
+    def fills(self) -> tuple[PodView, ...]:
+        """The pods that read weights ahead, running or ended."""
+        return tuple(one for one in self.pods if one.fill)
 
     @property
     def live_engines(self) -> tuple[PodView, ...]:
@@ -54,7 +63,43 @@ class SlotFacts:
 
     @property
     def serving(self) -> bool:
-        return self.slot.status.is_true(names.SERVING)
+        """Somebody answers; the agent's last word does not count when its node is dead."""
+        return self.slot.status.is_true(names.SERVING) and self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Its node is Ready, or it has none yet."""
+        return self.node is None or self.node.alive
+
+    @property
+    def leaving(self) -> bool:
+        """Its node is about to go."""
+        return self.node is not None and bool(self.node.leaving)
+
+    @property
+    def recovering(self) -> bool:
+        """A new agent does not know the roles of all engines yet."""
+        return self.slot.status.is_true(names.RECOVERING)
+
+    @property
+    def filled(self) -> bool:
+        """A spare slot whose weights are all held, of the revision that it names."""
+        done = any(one.phase == "Succeeded" and one.revision == self.slot.spec.revision for one in self.fills)
+        return done and self.slot.status.is_true(names.WEIGHTS_HELD)
+
+    def engines_wait_since(self) -> float:
+        """Since when, its slot pod in place, no engine of its revision has found room; 0 when one has."""
+        pod = self.slot_pod
+        engines = [one.waits_since for one in self.live_engines if one.revision == self.slot.spec.revision]
+        placed = pod is not None and pod.live and bool(pod.node)
+        return max(engines) if placed and engines and all(engines) else 0.0
+
+    def waits_since(self, *, engines_too: bool) -> float:
+        """Since when it waits for a node, 0 when it has one; `engines_too`: or for room for its engine."""
+        pod = self.slot_pod
+        if pod is not None:
+            return pod.waits_since or (self.engines_wait_since() if engines_too else 0.0)
+        return max((one.waits_since for one in self.live_engines), default=0.0)
 
     @property
     def reachable(self) -> bool:
@@ -65,7 +110,7 @@ class SlotFacts:
     def held(self) -> bool:
         """Requests are answered, or wait for a successor that is expected: what the slot pod's readiness says."""
         pod = self.slot_pod
-        return self.serving or (pod is not None and pod.live and pod.ready)
+        return self.serving or (pod is not None and pod.live and pod.ready and self.alive)
 
     @property
     def lost(self) -> bool:
@@ -112,11 +157,28 @@ class SlotFacts:
         return self.slot.status.message
 
 
+def node_name(slot: SlotView, pods: Sequence[PodView]) -> str:
+    """Where the slot is: its slot pod's node, else an engine's, else where the agent saw it last."""
+    ordered = sorted(pods, key=lambda one: one.component != names.COMPONENT_SLOT)
+    return next((one.node for one in ordered if one.node and not one.terminal), slot.status.node)
+
+
 def facts_of(observed: Observed) -> tuple[SlotFacts, ...]:
     """The slots that are ours and that nobody has deleted, by number."""
     slots: Sequence[SlotView] = sorted(observed.slots, key=lambda one: one.number)
-    return tuple(
-        SlotFacts(slot=slot, pods=tuple(one for one in observed.pods if one.slot_uid == slot.uid))
-        for slot in slots
-        if slot.owned and not slot.deleting
+    return tuple(_facts(observed, slot) for slot in slots if slot.owned and not slot.deleting)
+
+
+def _facts(observed: Observed, slot: SlotView) -> SlotFacts:
+    pods = tuple(one for one in observed.pods if one.slot_uid == slot.uid)
+    node = observed.nodes.get(node_name(slot, pods))
+    since = 0.0
+    if node is not None and node.leaving:
+        since = node.since or observed.previous.leaving.get(slot.name, 0.0) or observed.now
+    return SlotFacts(
+        slot=slot,
+        pods=pods,
+        claim=next((one for one in observed.claims if one.slot_uid == slot.uid), None),
+        node=node,
+        leaving_since=since,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ling_api import names
 from ling_api.slotstatus import Condition
 from ling_operator.rollout import COMPLETE
+from ling_operator.verdicts import Verdict, gpu_allocated, standby_ready
 from ling_operator.views import rfc3339
 
 if TYPE_CHECKING:
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
 
 CRASH_LOOP_DEATHS: Final = 5  # server deaths without a first token, as the agent counts them
 
-type Verdict = tuple[str, bool, str, str]  # type, true, reason, message
 
-
-def _ready(observed: Observed, facts: Sequence[SlotFacts]) -> Verdict:
+def _ready(observed: Observed, slots: Sequence[SlotFacts]) -> Verdict:
+    facts = [one for one in slots if not one.slot.spec.spare]
     replicas = observed.spec.replicas if observed.spec else len(facts)
     serving = [one for one in facts if one.serving]
     if serving:
@@ -38,12 +38,22 @@ def _ready(observed: Observed, facts: Sequence[SlotFacts]) -> Verdict:
     return names.READY, False, "NotServing", said
 
 
-def _progressing(observed: Observed, rollout: Rollout | None) -> Verdict:
+def _progressing(observed: Observed, plan: Plan) -> Verdict:
+    """How the rollout stands; with what is said of slots that find no room."""
+    kind, true, reason, message = _rolling(observed, plan.rollout)
+    said = plan.placement.said if plan.placement is not None else ""
+    return kind, true, reason, f"{message}; {said}" if said and true else message
+
+
+def _rolling(observed: Observed, rollout: Rollout | None) -> Verdict:
     if rollout is None:
         reason, message = "InvalidSpec", observed.complaint or "the object is being deleted"
         return names.PROGRESSING, False, reason if observed.complaint else "Deleting", message
     if rollout.given_up:
         return names.PROGRESSING, False, rollout.given_up, rollout.why
+    if rollout.paused:
+        message = f"revision {rollout.wanted} waits; take rollout.paused away to go on"
+        return names.PROGRESSING, False, "Paused", message
     if rollout.complete:
         return names.PROGRESSING, True, COMPLETE, f"all slots run revision {rollout.wanted}"
     current = observed.previous.current_revision
@@ -140,6 +150,8 @@ def _slot_line(facts: SlotFacts) -> dict[str, Any]:
         "engine": active.name if active is not None else "",
         "revision": active.revision if active is not None else "",
         "serving": facts.serving,
+        "spare": facts.slot.spec.spare or "",
+        "leavingSince": rfc3339(facts.leaving_since) if facts.leaving_since else "",
         "message": facts.message(),
     }
     return {key: value for key, value in line.items() if value != ""}
@@ -200,19 +212,25 @@ def _remembered(observed: Observed, rollout: Rollout | None) -> dict[str, Any]:
 def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
     """The whole status of the LingDeployment."""
     facts, rollout = plan.facts, plan.rollout
-    verdicts = (
+    found = (
         _ready(observed, facts),
-        _progressing(observed, rollout),
+        _progressing(observed, plan),
         _update(facts, rollout),
         _cached(facts),
+        gpu_allocated(facts),
+        standby_ready(facts),
         _degraded(observed, facts),
     )
+    verdicts = [one for one in found if one is not None]
     conditions = conditions_of(verdicts, observed.previous.conditions, observed.generation, now)
     serving = sum(one.serving for one in facts)
+    spares = sum(one.slot.spec.spare for one in facts)
     wanted = observed.spec.replicas if observed.spec else len(facts)
     status: dict[str, Any] = {
         "observedGeneration": observed.generation,
-        "replicas": len(facts),
+        "replicas": len(facts) - spares,
+        "spareSlots": spares,
+        "wantedReplicas": wanted,
         "readyReplicas": serving,
         "updatedReplicas": sum(one.updated(rollout.wanted) for one in facts) if rollout else 0,
         "serving": f"{serving}/{wanted}",

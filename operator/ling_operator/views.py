@@ -7,7 +7,7 @@ they still take their names, but are marked `owned=False` and nobody touches the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,8 +15,11 @@ from ling_api import names
 from ling_api.errors import BadInput
 from ling_api.slotstatus import Condition, LingSlotStatus
 from ling_api.v1alpha1 import EnginePart, LingDeploymentSpec, LingSlotSpec
+from ling_operator.surroundings import ClaimView, NodeView, owner_uid, seconds
 
 type Object = Mapping[str, Any]
+
+FILL: Final = "fill"  # the command of the engine that reads weights ahead, and the end of its pod's name
 
 BROKEN_WAITS: Final = (
     *("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CrashLoopBackOff"),
@@ -24,25 +27,14 @@ BROKEN_WAITS: Final = (
 )
 
 
-def seconds(time: str | None) -> float:
-    """An RFC 3339 time as seconds since the epoch, 0 when there is none."""
-    return datetime.fromisoformat(time).timestamp() if time else 0.0
-
-
 def rfc3339(now: float) -> str:
     """Seconds since the epoch as the API server writes times."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def owner_uid(meta: Object) -> str:
-    """The uid of the controlling owner, "" when there is none."""
-    owners = [one["uid"] for one in meta.get("ownerReferences") or () if one.get("controller")]
-    return owners[0] if owners else ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionView:
-    """A ControllerRevision: the engine part of one revision, its image resolved."""
+    """A ControllerRevision. `part` is the engine part with its image resolved."""
 
     name: str
     uid: str
@@ -68,7 +60,10 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A slot pod or an engine pod. `trouble` says in words why it does not run, "" when it does."""
+    """A slot pod or an engine pod. `trouble` says in words why it does not run, "" when it does.
+
+    `waits_since`: since when no node takes it, 0 while one does or nobody has tried.
+    """
 
     name: str
     uid: str
@@ -86,6 +81,12 @@ class PodView:
     broken: bool
     trouble: str
     created: float
+    waits_since: float = 0.0
+
+    @property
+    def fill(self) -> bool:
+        """It reads a spare slot's weights and ends."""
+        return bool(self.revision) and self.name == f"{self.slot}-{self.revision}-{FILL}"
 
     @property
     def terminal(self) -> bool:
@@ -116,6 +117,7 @@ class Previous:
     current_revision: str = ""
     update_revision: str = ""
     progress: Progress | None = None
+    leaving: Mapping[str, float] = field(default_factory=dict)  # slot -> since when its node leaves
     raw: Object | None = None
 
     def condition(self, kind: str) -> Condition | None:
@@ -140,6 +142,10 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     service: Object | None = None
     agents: frozenset[str] = frozenset()  # nodes with an agent that is Ready
+    claims: tuple[ClaimView, ...] = ()
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)  # those on which pods of ours are or were
+    now: float = 0.0  # when it was looked at, in seconds since the epoch
+    budgets: Mapping[str, Object | None] = field(default_factory=dict)  # the PodDisruptionBudgets by name
 
     @property
     def service_taken(self) -> bool:
@@ -154,12 +160,13 @@ def revision_view(body: Object, uid: str) -> RevisionView | None:
         part = EnginePart.from_dict(body.get("data") or {})
     except BadInput:
         return None
+    image = part.engine.image or (meta.get("annotations") or {}).get(names.ANNOTATION_IMAGE, "")
     return RevisionView(
         name=meta["name"],
         uid=meta["uid"],
         revision=(meta.get("labels") or {}).get(names.LABEL_REVISION, ""),
         number=int(body.get("revision") or 0),
-        part=part,
+        part=replace(part, engine=replace(part.engine, image=image)),
         owned=owner_uid(meta) == uid,
     )
 
@@ -224,6 +231,8 @@ def pod_view(body: Object) -> PodView:
     meta, status = body["metadata"], body.get("status") or {}
     labels = meta.get("labels") or {}
     slot, revision = labels.get(names.LABEL_SLOT, ""), labels.get(names.LABEL_REVISION, "")
+    scheduled = _condition(status, "PodScheduled")
+    unschedulable = scheduled.get("reason") == "Unschedulable"
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -237,10 +246,11 @@ def pod_view(body: Object) -> PodView:
         phase=status.get("phase") or "Pending",
         ready=_condition(status, "Ready").get("status") == "True",
         serving=labels.get(names.LABEL_SERVING) == "true",
-        unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
+        unschedulable=unschedulable,
         broken=_waiting(status).get("reason") in BROKEN_WAITS,
         trouble=_trouble(status),
         created=seconds(meta.get("creationTimestamp")),
+        waits_since=seconds(scheduled.get("lastTransitionTime")) if unschedulable else 0.0,
     )
 
 
@@ -258,6 +268,9 @@ def previous_view(status: Object) -> Previous:
         )
         if progress
         else None,
+        leaving={
+            one["name"]: seconds(one["leavingSince"]) for one in status.get("slots") or () if one.get("leavingSince")
+        },
         raw=status,
     )
 

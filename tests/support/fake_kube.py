@@ -1,23 +1,25 @@
-"""An API server, its garbage collector and a node in memory, for tests of the operator that need no process.
+"""An API server, its garbage collector and nodes in memory, for tests of the operator that need no process.
 
 `FakeKube` answers as `ling_operator.kube.Kube` does. `tick` lets scheduler, kubelet, garbage collector and agent do one
-round of their work. Time is a number that tests move.
+round of their work; what kubelet and agent of a dead node would do is not done. Time is a number that tests move.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.support.fake_node import AGENT_NAMESPACE, NODE, Slot
+from tests.support.fake_node import AGENT_NAMESPACE, Slot
 
 from ling_operator.kube import Conflict, Missing
 
 type Object = dict[str, Any]
 
 NAMESPACE = "default"
+CORDON = "node.kubernetes.io/unschedulable"
 
 
 def controller(body: Object) -> str:
@@ -30,10 +32,22 @@ class Died(BaseException):
     """The operator ended hard right after a write."""
 
 
+@dataclass
+class Machine:
+    """A node: whether it is there and alive, cordoned since when, and how many devices it has."""
+
+    ready: bool = True
+    exists: bool = True
+    cordoned: float = 0.0
+    devices: int = 1
+    engines: int = 100  # pods of engines that find room
+
+
 class FakeKube:
     """Objects by kind and name of one namespace. `die_after`: raise Died right after that many writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 1) -> None:
+        self.machines = {f"node-{n}": Machine() for n in range(1, nodes + 1)}
         self.now = 1_700_000_000.0
         self.objects: dict[tuple[str, str], Object] = {}
         self.agents: dict[str, Slot] = {}
@@ -60,11 +74,13 @@ class FakeKube:
 
     # -- Kube's interface
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        if kind == "Node":
+            return self._node(name)
         return self.objects.get((kind, name))
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
         if namespace == AGENT_NAMESPACE:
-            return [self._agent_pod()]
+            return [self._agent_pod(name) for name in self.machines]
         label, _, value = selector.partition("=")
         return [one for one in self.of_kind(kind) if one["metadata"]["labels"].get(label) == value]
 
@@ -147,17 +163,30 @@ class FakeKube:
     def time(self) -> str:
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _agent_pod(self) -> Object:
+    def _agent_pod(self, node: str) -> Object:
+        ready = str(self.agent_ready and self.machines[node].ready)
         return {
-            "metadata": {"name": "agent", "uid": "agent", "labels": {"ling.dev/component": "agent"}},
-            "spec": {"nodeName": NODE},
-            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(self.agent_ready)}]},
+            "metadata": {"name": f"agent-{node}", "uid": f"agent-{node}", "labels": {"ling.dev/component": "agent"}},
+            "spec": {"nodeName": node},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+        }
+
+    def _node(self, name: str) -> Object | None:
+        machine = self.machines.get(name)
+        if machine is None or not machine.exists:
+            return None
+        stamp = datetime.fromtimestamp(int(machine.cordoned), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        taint = {"key": CORDON, "effect": "NoSchedule", "timeAdded": stamp}
+        return {
+            "metadata": {"name": name},
+            "spec": {"unschedulable": True, "taints": [taint]} if machine.cordoned else {},
+            "status": {"conditions": [{"type": "Ready", "status": str(machine.ready)}]},
         }
 
     def remove(self, kind: str, name: str) -> None:
         """A graceful deletion: pods and slots stay until the node and the collector are done."""
         live = self.objects[kind, name]
-        if kind in ("Pod", "LingSlot"):
+        if kind in ("Pod", "LingSlot", "ResourceClaim"):
             live["metadata"].setdefault("deletionTimestamp", self.time())
         else:
             del self.objects[kind, name]
@@ -168,6 +197,7 @@ class FakeKube:
         self._collect()
         for pod in self.of_kind("Pod"):
             self._run_pod(pod)
+        self._claims()
         for slot in self.of_kind("LingSlot"):
             self._run_slot(slot)
         self.now += 0.5
@@ -180,36 +210,114 @@ class FakeKube:
             if owner and (owner not in uids or owner in leaving):
                 self.remove(kind, name)
         for slot in self.of_kind("LingSlot"):
-            mine = [one for one in self.of_kind("Pod") if controller(one) == slot["metadata"]["uid"]]
+            of_slot = (*self.of_kind("Pod"), *self.of_kind("ResourceClaim"))
+            mine = [one for one in of_slot if controller(one) == slot["metadata"]["uid"]]
             if "deletionTimestamp" in slot["metadata"] and not mine:
                 del self.objects["LingSlot", slot["metadata"]["name"]]
 
+    def _node_of(self, pod: Object) -> str:
+        """Where the scheduler would put a pod, "" if nowhere."""
+        spec = pod["spec"]
+        affinity = (spec.get("affinity") or {}).get("nodeAffinity")
+        terms = affinity and affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        names = terms[0]["matchFields"][0]["values"] if terms else list(self.machines)
+        tolerates = any(one.get("key") == CORDON for one in spec.get("tolerations") or ())
+        claim = next((one["resourceClaimName"] for one in spec.get("resourceClaims") or ()), "")
+        good = [
+            name
+            for name in names
+            if (machine := self.machines[name]).ready and machine.exists and (tolerates or not machine.cordoned)
+            if self._claim_fits(claim, name) and (_is_slot(pod) or self._engines_on(name) < machine.engines)
+        ]
+        return min(good, key=lambda name: (self._slots_on(name), name), default="")
+
+    def _engines_on(self, node: str) -> int:
+        return sum(one["spec"].get("nodeName") == node and not _is_slot(one) for one in self.of_kind("Pod"))
+
+    def _slots_on(self, node: str) -> int:
+        return sum(one["spec"].get("nodeName") == node and _is_slot(one) for one in self.of_kind("Pod"))
+
+    def _claim_fits(self, claim: str, node: str) -> bool:
+        if not claim:
+            return True
+        found = self.objects.get(("ResourceClaim", claim))
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            return False
+        pool = _pool(found)
+        taken = sum(_pool(one) == node for one in self.of_kind("ResourceClaim"))
+        return pool == node or (not pool and taken < self.machines[node].devices)
+
+    def _schedule(self, pod: Object) -> None:
+        node = self._node_of(pod)
+        if not node:
+            if not pod["status"].get("conditions"):
+                message = f"0/{len(self.machines)} nodes are available: cannot allocate all claims"
+                waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+                pod["status"]["conditions"] = [{**waits, "lastTransitionTime": self.time()}]
+                self._touch(pod)
+            return
+        pod["spec"]["nodeName"] = node
+        pod["status"] = {"phase": "Pending"}
+        for one in pod["spec"].get("resourceClaims") or ():
+            claim = self.objects["ResourceClaim", one["resourceClaimName"]]
+            results = [{"request": "gpu", "driver": "test", "pool": node, "device": "device-00"}]
+            claim["status"] = {"allocation": {"devices": {"results": results}}}
+
+    def _claims(self) -> None:
+        """A claim that no pod holds is deallocated, and goes if it was told to."""
+        held = {
+            one["resourceClaimName"]
+            for pod in self.of_kind("Pod")
+            if pod["spec"].get("nodeName") and pod["status"].get("phase") not in ("Failed", "Succeeded")
+            for one in pod["spec"].get("resourceClaims") or ()
+        }
+        for claim in self.of_kind("ResourceClaim"):
+            if claim["metadata"]["name"] not in held:
+                claim.pop("status", None)
+                if "deletionTimestamp" in claim["metadata"]:
+                    del self.objects["ResourceClaim", claim["metadata"]["name"]]
+
+    def _alive(self, pod: Object) -> bool:
+        machine = self.machines.get(pod["spec"].get("nodeName", ""))
+        return machine is None or (machine.ready and machine.exists)
+
     def _run_pod(self, pod: Object) -> None:
-        image = pod["spec"]["containers"][0]["image"]
+        container = pod["spec"]["containers"][0]
         status = pod.setdefault("status", {"phase": "Pending"})
-        if "deletionTimestamp" in pod["metadata"]:
+        gone = "nodeName" in pod["spec"] and not self.machines[pod["spec"]["nodeName"]].exists
+        if gone or ("deletionTimestamp" in pod["metadata"] and self._alive(pod)):
             del self.objects["Pod", pod["metadata"]["name"]]
         elif "nodeName" not in pod["spec"]:
-            pod["spec"]["nodeName"] = NODE
-        elif status["phase"] == "Pending" and "missing" in image:
-            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"no such image {image}"}}
+            self._schedule(pod)
+        elif not self._alive(pod):
+            return
+        elif status["phase"] == "Pending" and "missing" in container["image"]:
+            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"no such image {container['image']}"}}
             pod["status"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
         elif status["phase"] == "Pending":
             pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        elif status["phase"] == "Running" and container.get("args", [""])[0] == "fill":
+            pod["status"] = {"phase": "Succeeded"}
 
     def _run_slot(self, slot: Object) -> None:
         uid = slot["metadata"]["uid"]
-        mine = [one for one in self.of_kind("Pod") if controller(one) == uid and one["status"]["phase"] == "Running"]
-        component = "ling.dev/component"
-        if uid not in self.agents and not any(one["metadata"]["labels"][component] == "slot" for one in mine):
+        mine = [one for one in self.of_kind("Pod") if controller(one) == uid]
+        if not all(map(self._alive, mine)):
+            return
+        mine = [one for one in mine if one["status"]["phase"] in ("Running", "Succeeded")]
+        keeper = next((one for one in mine if _is_slot(one)), None)
+        if uid not in self.agents and keeper is None:
             return
         engines = {
             one["metadata"]["name"]: one
             for one in mine
-            if one["metadata"]["labels"][component] == "engine" and "deletionTimestamp" not in one["metadata"]
+            if not _is_slot(one) and "deletionTimestamp" not in one["metadata"]
             if one["metadata"]["labels"]["ling.dev/revision"] in slot["spec"]["revisions"]
+            if one["status"]["phase"] == "Running" and one["spec"]["containers"][0]["args"][0] == "run"
         }
         state = self.agents.setdefault(uid, Slot(clock=self.time))
+        if keeper is not None:
+            state.node = keeper["spec"]["nodeName"]
         state.choose(slot["spec"], engines)
         self._status(slot, state.status(engines, slot["metadata"]["generation"]))
         self._touch(slot)
@@ -217,6 +325,20 @@ class FakeKube:
     # -- questions
     def serving(self) -> list[str]:
         """Slots that a client of the Service reaches and that answer."""
-        pods = {controller(one): one for one in self.of_kind("Pod") if "ling.dev/serving" in one["metadata"]["labels"]}
+        pods = {
+            controller(one): one
+            for one in self.of_kind("Pod")
+            if "ling.dev/serving" in one["metadata"]["labels"] and self._alive(one)
+        }
         slots = {one["metadata"]["uid"]: one["metadata"]["name"] for one in self.of_kind("LingSlot")}
         return [name for uid, name in slots.items() if uid in pods and (state := self.agents.get(uid)) and state.active]
+
+
+def _is_slot(pod: Object) -> bool:
+    return bool(pod["metadata"]["labels"]["ling.dev/component"] == "slot")
+
+
+def _pool(claim: Object) -> str:
+    """The node of an allocated claim, "" of another."""
+    allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": [{"pool": ""}]}}
+    return str(allocation["devices"]["results"][0]["pool"])

@@ -47,6 +47,7 @@ class Slot:
     deaths: dict[str, int] = field(default_factory=dict)
     serving: tuple[bool, str] | None = None
     clock: Callable[[], str] = _now
+    node: str = NODE
     written: Object | None = None
 
     def choose(self, spec: Object, engines: dict[str, Object]) -> None:
@@ -81,7 +82,7 @@ class Slot:
         serving = {"type": "Serving", "status": str(on), "reason": "Active" if on else "NobodyAccepts", "message": ""}
         held = {"type": "WeightsHeld", "status": "True", "reason": "Sealed", "message": ""}
         return {
-            "node": NODE,
+            "node": self.node,
             "observedGeneration": generation,
             "listener": True,
             "active": {"pod": self.active, "uid": self.active_uid, "term": self.term},
@@ -166,6 +167,9 @@ class FakeNode:
         self.call("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": status}, "application/merge-patch+json")
 
     def _agent_pod(self) -> None:
+        self.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+        told = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        self.call("PATCH", f"/api/v1/nodes/{NODE}/status", told, "application/merge-patch+json")
         base = "/api/v1/namespaces"
         self.call("POST", base, {"metadata": {"name": AGENT_NAMESPACE}})
         pod = {

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+from ling_api.gpu import Gpu
 from ling_api.slotstatus import LingSlotStatus
 from ling_api.v1alpha1 import EnginePart, LingSlotSpec, Wish
-from ling_operator import builders
+from ling_operator import builders, pods
 from ling_operator.settings import Images
-from ling_operator.views import Observed, PodView, Previous, SlotView
+from ling_operator.views import Observed, Previous, SlotView
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = Images(nodeagent="registry.example/ling/nodeagent:1", reference="registry.example/ling/engine:1")
@@ -51,24 +52,6 @@ SLOT = SlotView(
     status=LingSlotStatus(),
     created=0.0,
 )
-SLOT_POD = PodView(
-    name="chat-0",
-    uid="uid-pod",
-    slot="chat-0",
-    slot_uid="uid-slot",
-    component="slot",
-    revision="",
-    number=-1,
-    node="node-1",
-    deleting=False,
-    phase="Running",
-    ready=True,
-    serving=True,
-    unschedulable=False,
-    broken=False,
-    trouble="",
-    created=0.0,
-)
 HOST = EnginePart.from_dict({"model": {"source": "host:///ling/tiny"}, "engine": {"image": "engine:1"}})
 CLAIM = EnginePart.from_dict(
     {
@@ -91,16 +74,31 @@ NEXTN = decoding("host:///ling/tiny", algorithm="NEXTN", numSteps=3, numDraftTok
 DSPARK = decoding("pvc://models/ling", algorithm="DSPARK", draft={"source": "pvc://drafts/for/ling"})
 
 
+CLAIMED = replace(
+    SLOT,
+    spec=replace(
+        SPEC, gpu=Gpu(allocation="ResourceClaim", count=4, tolerations=((("key", "a"), ("operator", "Exists")),))
+    ),
+)
+PLUGGED = replace(SLOT, spec=replace(SPEC, gpu=Gpu(allocation="DevicePlugin", count=2)))
+
+
 def engine_pod(part: EnginePart) -> dict[str, Any]:
-    return builders.build_engine_pod(OBSERVED, SLOT, SLOT_POD, "0badcafe", part, 0)
+    return pods.build_engine_pod(OBSERVED, SLOT, "node-1", "0badcafe", part, 0)
 
 
 BUILT = {
-    "controllerrevision": builders.build_revision(OBSERVED, "0badcafe", 3, HOST),
+    "controllerrevision": builders.build_revision(OBSERVED, "0badcafe", 3, HOST, "engine:1"),
     "service": builders.build_service(OBSERVED, 8080),
     "lingslot": builders.build_slot(OBSERVED, "chat-0", SPEC),
-    "slot-pod": builders.build_slot_pod(OBSERVED, SLOT, IMAGES),
-    "slot-pod-again": builders.build_slot_pod(OBSERVED, SLOT, IMAGES, "node-1"),
+    "slot-pod": pods.build_slot_pod(OBSERVED, SLOT, IMAGES),
+    "slot-pod-again": pods.build_slot_pod(OBSERVED, SLOT, IMAGES, "node-1"),
+    "resourceclaim": builders.build_claim(OBSERVED, CLAIMED),
+    "slot-pod-claimed": pods.build_slot_pod(OBSERVED, CLAIMED, IMAGES),
+    "engine-pod-claimed": pods.build_engine_pod(OBSERVED, CLAIMED, "node-1", "0badcafe", HOST, 0),
+    "engine-pod-plugged": pods.build_engine_pod(OBSERVED, PLUGGED, "", "0badcafe", HOST, 0),
+    "fill-pod": pods.build_fill_pod(OBSERVED, CLAIMED, "node-1", "0badcafe", HOST),
+    "budget-of-slots": builders.build_budget(OBSERVED, "slot", 3),
     "engine-pod-host": engine_pod(HOST),
     "engine-pod-claim": engine_pod(CLAIM),
     "engine-pod-nextn": engine_pod(NEXTN),
@@ -126,9 +124,21 @@ def test_a_slot_pod_pays_for_all_that_its_slot_may_hold() -> None:
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == str((8 << 30) + (64 << 20))
 
 
+def test_the_slot_pod_refers_to_the_claim_and_only_the_engine_uses_it() -> None:
+    slot, engine = BUILT["slot-pod-claimed"]["spec"], BUILT["engine-pod-claimed"]["spec"]
+    assert slot["resourceClaims"] == engine["resourceClaims"] == [{"name": "gpu", "resourceClaimName": "chat-0"}]
+    assert "claims" not in slot["containers"][0]["resources"]
+    assert engine["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+
+
+def test_a_slot_pod_outlives_its_engines() -> None:
+    ends = [BUILT[name]["spec"]["terminationGracePeriodSeconds"] for name in ("slot-pod", "engine-pod-host")]
+    assert ends[0] > ends[1] > SPEC.lame_duck_seconds + SPEC.grace_seconds
+
+
 def test_the_root_of_a_claim_is_the_mount_itself() -> None:
     part = EnginePart.from_dict({"model": {"source": "pvc://models/"}})
-    assert builders.model_path(part) == "/checkpoint"
+    assert pods.model_path(part) == "/checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -158,5 +168,5 @@ def test_an_engine_that_decodes_plainly_is_told_nothing_that_an_older_image_woul
 
 def test_the_names_of_pods_fit_into_63_characters() -> None:
     long = replace(SLOT, name="a" * 40 + "-999")
-    pod = builders.build_engine_pod(OBSERVED, long, SLOT_POD, "0badcafe", HOST, 99)
+    pod = pods.build_engine_pod(OBSERVED, long, "node-1", "0badcafe", HOST, 99)
     assert len(pod["metadata"]["name"]) <= 63

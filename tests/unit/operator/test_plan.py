@@ -13,6 +13,7 @@ from ling_operator import apply, builders, rollout
 from ling_operator.plan import contains, plan
 from ling_operator.settings import Images
 from ling_operator.slotfacts import facts_of
+from ling_operator.surroundings import NodeView
 from ling_operator.views import Observed, PodView, Previous, Progress, RevisionView, SlotView
 
 NOW = 1_000_000.0
@@ -103,10 +104,16 @@ def observed(*, replicas: int = 1, **more: Any) -> Observed:
         previous=Previous(current_revision=OLD, progress=Progress(revision=NEW, updated=0, since=NOW, started=NOW)),
         revisions=known(OLDER, OLD, NEW),
         agents=frozenset({"node-1"}),
+        nodes={"node-1": NodeView(name="node-1")},
+        now=NOW,
     )
     service = {**builders.build_service(base, 80)}
     service["metadata"] = {**service["metadata"], "uid": "uid-service"}
-    return replace(base, **{"service": service, **more})
+    budgets = {
+        one["metadata"]["name"]: {**one, "metadata": {**one["metadata"], "uid": "uid-budget"}}
+        for one in (builders.build_budget(base, kind, replicas) for kind in ("slot", "engine"))
+    }
+    return replace(base, **{"service": service, "budgets": budgets, **more})
 
 
 def done(name: str, revision: str = NEW) -> tuple[SlotView, tuple[PodView, ...]]:
@@ -278,7 +285,10 @@ def halfway(name: str) -> tuple[SlotView, tuple[PodView, ...]]:
 )
 def test_slots_change_one_at_a_time(slots: list[Any], targets: dict[str, str]) -> None:
     seen = with_slots(*slots, replicas=2)
-    assert rollout.rollout_of(seen, facts_of(seen), NEW, NOW).targets == targets
+    found = plan(seen, IMAGES, NOW)
+    assert found.placement is not None
+    assert found.rollout is not None
+    assert rollout.targets_of(found.placement.good, found.rollout) == targets
 
 
 def failing(deaths: int, term: int) -> Observed:
@@ -302,7 +312,7 @@ def test_a_revision_is_given_up_in_bounded_time(seen: Observed, since: float, re
     seen = replace(seen, previous=replace(seen.previous, progress=progress))
     found = rollout.rollout_of(seen, facts_of(seen), NEW, NOW)
     assert found.given_up == reason
-    assert found.targets == {"chat-0": OLD if reason else NEW}
+    assert rollout.targets_of(facts_of(seen), found) == {"chat-0": OLD if reason else NEW}
     assert bool(reason) == ("given up" in found.why or "no further" in found.why)
 
 

@@ -1,0 +1,261 @@
+"""The pods that the operator makes: slot pods, engine pods, fill pods. Pure: the same input gives the same manifest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ling_api import names
+from ling_operator import devices
+from ling_operator.builders import labels_of, owner_of
+from ling_operator.views import FILL
+
+if TYPE_CHECKING:
+    from ling_api.v1alpha1 import EnginePart, LingSlotSpec
+    from ling_operator.settings import Images
+    from ling_operator.views import Observed, SlotView
+
+KEEPER_MEMORY: Final = 64 << 20  # what the keeper itself needs beside the regions that it holds
+ENGINE_MARGIN: Final = 30  # seconds that an engine pod may live longer than lame duck and grace
+SLOT_MARGIN: Final = 45  # its slot pod outlives it: the connections are in the slot pod's network
+USER: Final = 65532
+
+_CONTAINER_SECURITY: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_POD_SECURITY: Final = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # the PodDisruptionBudgets say when
+_CORDONED: Final = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+
+
+def _probe(path: str, **more: int) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": names.PROBE_PORT}, **more}
+
+
+def _on_node(node: str) -> dict[str, Any]:
+    """Affinity to exactly this node, by its name."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def _apart(deployment: str) -> dict[str, Any]:
+    """Slots rather on different nodes, so that one node takes one slot along."""
+    labels = {names.LABEL_DEPLOYMENT: deployment, names.LABEL_COMPONENT: names.COMPONENT_SLOT}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    weighted = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
+
+
+def engine_grace(spec: LingSlotSpec) -> int:
+    """Seconds that an engine pod gets to end."""
+    return spec.lame_duck_seconds + spec.grace_seconds + ENGINE_MARGIN
+
+
+def _keeper(memory: str, image: str) -> dict[str, Any]:
+    return {
+        "name": "keeper",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-m", "ling_nodeagent.keeper"],
+        "ports": [
+            {"name": "http", "containerPort": names.SERVE_PORT, "protocol": "TCP"},
+            {"name": "probes", "containerPort": names.PROBE_PORT, "protocol": "TCP"},
+        ],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": memory},
+            "limits": {"memory": memory, names.RESOURCE: "1"},
+        },
+        "livenessProbe": _probe("/livez", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
+        "readinessProbe": _probe("/readyz", periodSeconds=1, timeoutSeconds=2, failureThreshold=2),
+        "lifecycle": {"preStop": {"exec": {"command": ["python", "-m", "ling_nodeagent.keeper", "leave"]}}},
+        "securityContext": {**_CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
+    }
+
+
+def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str = "") -> dict[str, Any]:
+    """The keeper's pod. `node` pins it: a lost slot pod must come back to where its engines are."""
+    memory = str(slot.spec.capacity + KEEPER_MEMORY)
+    labels = {names.LABEL_SLOT: slot.name, names.LABEL_COMPONENT: names.COMPONENT_SLOT}
+    spec: dict[str, Any] = {
+        "restartPolicy": "Always",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": slot.spec.lame_duck_seconds + slot.spec.grace_seconds + SLOT_MARGIN,
+        "securityContext": dict(_POD_SECURITY),
+        "affinity": _on_node(node) if node else _apart(observed.name),
+        "containers": [_keeper(memory, images.nodeagent)],
+        **devices.pod_claims(slot.name, slot.spec.gpu),
+    }
+    tolerations = [*([dict(_CORDONED)] if node else []), *devices.pod_tolerations(slot.spec.gpu)]
+    if tolerations:
+        spec["tolerations"] = tolerations
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": slot.name,
+            "namespace": observed.namespace,
+            "labels": labels_of(observed.name, **labels),
+            "annotations": dict(_MAY_GO),
+            "ownerReferences": owner_of("LingSlot", slot.name, slot.uid),
+        },
+        "spec": spec,
+    }
+
+
+def model_path(part: EnginePart) -> str:
+    """Where an engine finds its checkpoint."""
+    return _inside(names.PVC_DIR if part.model.claim else names.MODELS_DIR, part.model.path)
+
+
+def draft_path(part: EnginePart) -> str:
+    """Where an engine finds its external draft, "" when none is named."""
+    draft = part.decoding.draft
+    if draft is None:
+        return ""
+    if not draft.claim:
+        return _inside(names.MODELS_DIR, draft.path)
+    return _inside(names.PVC_DIR if draft.claim == part.model.claim else names.DRAFT_DIR, draft.path)
+
+
+def _inside(root: str, path: str) -> str:
+    return f"{root}/{path}".rstrip("/")
+
+
+def _claims(part: EnginePart) -> dict[str, tuple[str, str]]:
+    """Volumes of an engine pod: name -> claim, where it is mounted. One claim is one volume."""
+    found, draft = {}, part.decoding.draft
+    if part.model.claim:
+        found["checkpoint"] = (part.model.claim, names.PVC_DIR)
+    if draft is not None and draft.claim not in ("", part.model.claim):
+        found["draft"] = (draft.claim, names.DRAFT_DIR)
+    return found
+
+
+def _decoding_args(part: EnginePart) -> list[str]:
+    """Nothing for plain decoding: an engine's image may be older than the flags."""
+    decoding = part.decoding
+    if decoding.algorithm == "None":
+        return []
+    flags = {
+        "--num-steps": decoding.num_steps,
+        "--num-draft-tokens": decoding.num_draft_tokens,
+        "--draft": draft_path(part),
+    }
+    return [f"--decoding={decoding.algorithm}", *(f"{flag}={value}" for flag, value in flags.items() if value)]
+
+
+def engine_args(
+    deployment: str, revision: str, part: EnginePart, grace_seconds: int, command: str = "run"
+) -> list[str]:
+    """The command line of `ling-engine`. The runtime is the image's own choice."""
+    stated = [f"--model-revision={part.model.revision}"] if part.model.revision else []
+    return [
+        command,
+        f"--model={model_path(part)}",
+        f"--revision={revision}",
+        *stated,
+        f"--context-length={part.engine.context_length}",
+        f"--max-queue={part.engine.max_queue}",
+        f"--grace-seconds={grace_seconds}",
+        f"--served-model-name={deployment}",
+        *_decoding_args(part),
+    ]
+
+
+def _engine(observed: Observed, slot: SlotView, revision: str, part: EnginePart, command: str) -> dict[str, Any]:
+    resources = part.engine.resources.to_dict()
+    limits = {**resources.get("limits", {}), names.RESOURCE: "1"}
+
+    container: dict[str, Any] = {
+        "name": "engine",
+        "image": part.engine.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": engine_args(observed.name, revision, part, slot.spec.grace_seconds, command),
+        "ports": [{"name": "probes", "containerPort": names.PROBE_PORT, "protocol": "TCP"}],
+        "resources": devices.container_resources(slot.spec.gpu, {**resources, "limits": limits}),
+        "livenessProbe": _probe(
+            "/livez", initialDelaySeconds=30, periodSeconds=10, timeoutSeconds=5, failureThreshold=6
+        ),
+        "readinessProbe": _probe("/readyz", periodSeconds=1, timeoutSeconds=2, failureThreshold=2),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": dict(_CONTAINER_SECURITY),
+    }
+    claims = _claims(part).items()
+    if claims:
+        container["volumeMounts"] = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in claims]
+    return container
+
+
+def engine_pod_name(slot: str, revision: str, number: int) -> str:
+    return f"{slot}-{revision}-{number}"
+
+
+def fill_pod_name(slot: str, revision: str) -> str:
+    return f"{slot}-{revision}-{FILL}"
+
+
+def build_engine_pod(
+    observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart, number: int
+) -> dict[str, Any]:
+    """An engine pod of one revision. `node` is its slot pod's; without one it goes where there is a GPU."""
+    name = engine_pod_name(slot.name, revision, number)
+    return _engine_pod(observed, slot, name, revision, _engine_spec(observed, slot, node, revision, part, "run"))
+
+
+def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:
+    """The pod that reads a spare slot's weights ahead and ends. It stays, ended, as the note that this was done."""
+    spec = _engine_spec(observed, slot, node, revision, part, FILL)
+    container = spec["containers"][0]
+    del container["livenessProbe"], container["readinessProbe"]
+    return _engine_pod(
+        observed, slot, fill_pod_name(slot.name, revision), revision, {**spec, "restartPolicy": "OnFailure"}
+    )
+
+
+def _engine_spec(
+    observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart, command: str
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "restartPolicy": "Always",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": engine_grace(slot.spec),
+        "securityContext": dict(_POD_SECURITY),
+        "tolerations": [dict(_CORDONED), *devices.pod_tolerations(slot.spec.gpu)],
+        "containers": [_engine(observed, slot, revision, part, command)],
+        **devices.pod_claims(slot.name, slot.spec.gpu),
+    }
+    if node:
+        spec["affinity"] = _on_node(node)
+    else:
+        spec["tolerations"] = devices.pod_tolerations(slot.spec.gpu)
+    claims = _claims(part).items()
+    if claims:
+        spec["volumes"] = [
+            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for name, (claim, _) in claims
+        ]
+    return spec
+
+
+def _engine_pod(observed: Observed, slot: SlotView, name: str, revision: str, spec: dict[str, Any]) -> dict[str, Any]:
+    labels = {
+        names.LABEL_SLOT: slot.name,
+        names.LABEL_COMPONENT: names.COMPONENT_ENGINE,
+        names.LABEL_REVISION: revision,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": observed.namespace,
+            "labels": labels_of(observed.name, **labels),
+            "annotations": dict(_MAY_GO),
+            "ownerReferences": owner_of("LingSlot", slot.name, slot.uid),
+        },
+        "spec": spec,
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ling_api import fdpass
 
 from . import events
-from .connection import Connection, Deaths
+from .connection import Connection, Deaths, Refusals
 
 if TYPE_CHECKING:
     import socket
@@ -31,6 +31,7 @@ class Calls:
         self._agent = agent
         self._take = take
         self._deaths = Deaths(self._died)
+        self._refusals = Refusals()
         self._watched: dict[int, str] = {}  # slot of each ended connection whose process's death is awaited
 
     def called(self, device: str, sock: socket.socket) -> None:
@@ -46,7 +47,9 @@ class Calls:
             sock.close()
             return
         number = self._agent.next_number()
-        self.connections[number] = Connection(number, device, sock, on_frame=self._take, on_end=self._ended)
+        self.connections[number] = Connection(
+            number, device, sock, on_frame=self._take, on_end=self._ended, refusals=self._refusals
+        )
         self._deaths.watch(number, pidfd)
 
     def same_process(self, number: int) -> frozenset[int]:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from . import decisions as do
+from . import standby
+from .departure import lame
 from .facts import Launcher, Phase, Role, SetState, Slot
 from .gate import committed, to_drop
 from .roles import Cause, moved
@@ -65,21 +67,22 @@ def _promote(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
         return slot
     target = wished(slot)
     if target is not None and target.role is Role.WARM:
-        return _activate(slot, target, "wished", out)
+        return _activate(slot, target, "wished", now, out)
     warm = [x for x in slot.launchers.values() if x.role is Role.WARM and _usable(x)]
     if warm and not _served(slot):
-        return _activate(slot, _best(slot, warm), "nobody else is active", out)
+        return _activate(slot, _best(slot, warm), "nobody else is active", now, out)
     return slot
 
 
-def _activate(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision]) -> Slot:
+def _activate(slot: Slot, launcher: Launcher, reason: str, now: float, out: list[do.Decision]) -> Slot:
     term = slot.term + 1
     out.append(
         do.SetRole(
             stream=launcher.stream, pod=launcher.pod, role=Role.ACTIVE, term=term, grace_seconds=0.0, reason=reason
         )
     )
-    return replace(slot, term=term, message="").put(replace(moved(launcher, Cause.PROMOTE), term=term))
+    launcher = replace(moved(launcher, Cause.PROMOTE), term=term, progress_at=now)
+    return replace(slot, term=term, message="").put(launcher)
 
 
 def _usable(launcher: Launcher, *, serves: bool = True) -> bool:
@@ -113,7 +116,20 @@ def _go(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
         if _eligible(slot, each, now, serves=False) and committed(slot, each).fits:
             slot = _let_go(slot, each, "fills once", out)
     candidate = _candidate(slot, now)
-    return slot if candidate is None else _admit(slot, candidate, now, out)
+    return _stand_by(slot, now, out) if candidate is None else _admit(slot, candidate, now, out)
+
+
+def _stand_by(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
+    """Let one more standby go, when somebody serves and nobody is about to take over."""
+    serving, target = active(slot), wished(slot)
+    if serving is None or not serving.accepting or serving.leaving:
+        return slot
+    if target is not None and target is not serving and target.role in standby.COMING:
+        return slot
+    each, sentence = standby.next_to_go(slot, serving, lambda x: _eligible(slot, x, now))
+    if each is not None:
+        return _let_go(slot, each, "warm standby", out)
+    return replace(slot, message=sentence) if sentence else slot
 
 
 def _candidate(slot: Slot, now: float) -> Launcher | None:
@@ -145,6 +161,11 @@ def _admit(slot: Slot, candidate: Launcher, now: float, out: list[do.Decision]) 
     draining = [x.uid for x in others if x.role is Role.DRAINING or x.role is Role.GATED]
     if to_drop(slot, candidate, now, plans_without=draining) is not None and draining:
         return slot  # the room comes when they have ended
+    standbys = standby.may_give_way(slot, candidate, active(slot)) if candidate is wished(slot) else []
+    if to_drop(slot, candidate, now, plans_without=[x.uid for x in standbys] + draining) is not None and standbys:
+        for each in standbys:
+            slot = _drain(slot, each, f"{candidate.pod} takes its place", out)
+        return slot
     swaps = [x for x in others if x.role in (Role.ACTIVE, Role.WARM, Role.STARTING) and x.stream]
     worth = (candidate is wished(slot) and not candidate.died) or all(x.leaving for x in swaps)
     if worth and to_drop(_without(slot, others), candidate, now) is not None:
@@ -186,9 +207,11 @@ def _drain_reason(slot: Slot, launcher: Launcher) -> str:
     if launcher.role is Role.ACTIVE:
         if any(x.accepting and x.term > launcher.term for x in others):
             return "a successor accepts"
-        if launcher.leaving and not any(_may_follow(slot, x) for x in others):
+        if launcher.leaving and not lame(slot) and not any(_may_follow(slot, x) for x in others):
             return "the pod is leaving and nobody can follow"
-    elif launcher.role is Role.WARM and launcher is not wished(slot) and any(x.accepting for x in others):
+        return ""
+    spare = launcher.role is Role.WARM and launcher is not wished(slot) and any(x.accepting for x in others)
+    if spare and launcher not in standby.kept(slot, active(slot)):
         return "another engine accepts and nobody wishes this one"
     return ""
 

@@ -8,10 +8,11 @@ stays bound until the pod object is gone or the kubelet gives the device away ag
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
-from ling_api.v1alpha1 import LingSlotSpec
+from ling_api.v1alpha1 import WARM, LingSlotSpec
 
 from . import pace
 from .directory import Caller, SlotSpec, Wish
@@ -19,6 +20,9 @@ from .static import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+
+UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"  # the taint of a cordon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,16 @@ class Pod:
 class SlotObject:
     uid: str
     spec: SlotSpec
+    replacement_timeout: float = 0.0  # seconds after its node began to be left
     times: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of its conditions, as the API server has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Whether the node is being left, and since when (Unix time; None: its taints do not say)."""
+
+    leaving: bool = False
+    since: float | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +96,7 @@ def slot_of(body: Mapping[str, Any]) -> SlotObject:
     meta, spec = body["metadata"], LingSlotSpec.from_dict(body.get("spec") or {})
     return SlotObject(
         uid=meta["uid"],
+        replacement_timeout=spec.replacement_timeout_seconds,
         times=pace.times(body.get("status") or {}),
         spec=SlotSpec(
             name=f"{meta['namespace']}/{meta['name']}",
@@ -94,9 +108,28 @@ def slot_of(body: Mapping[str, Any]) -> SlotObject:
             hold_seconds=spec.hold_seconds,
             wish=Wish(pod=spec.wish.pod, term=spec.wish.term) if spec.wish is not None else None,
             leaving="deletionTimestamp" in meta,
+            standbys=spec.standby.replicas if spec.standby.mode == WARM else 0,
+            lame_duck_seconds=spec.lame_duck_seconds,
+            retiring=spec.leaving,
             generation=meta.get("generation", 0),
         ),
     )
+
+
+def node_of(body: Mapping[str, Any], taints: frozenset[str]) -> Node:
+    """Since when the node is being left: the oldest time of its taints of these keys.
+
+    Where no taint has a time it counts from the moment that the agent first saw it.
+    """
+    spec = body.get("spec") or {}
+    found = [taint for taint in spec.get("taints") or () if taint.get("key") in taints]
+    times = [_unix(taint["timeAdded"]) for taint in found if taint.get("timeAdded")]
+    leaving = bool(found) or (bool(spec.get("unschedulable")) and UNSCHEDULABLE in taints)
+    return Node(leaving=leaving, since=min(times) if times else None)
+
+
+def _unix(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def bind(devices: Devices, pods: Iterable[Pod]) -> Devices:
@@ -126,8 +159,13 @@ def allocated(devices: Devices, device: str) -> Devices:
     )
 
 
-def directory(devices: Devices, pods: Iterable[Pod], slots: Mapping[str, SlotObject]) -> Directory:
-    """All callers, and every slot that has a pod here. A pod of a former slot of the same name is nobody."""
+def directory(
+    devices: Devices, pods: Iterable[Pod], slots: Mapping[str, SlotObject], left_since: float | None = None
+) -> Directory:
+    """All callers, and every slot that has a pod here. A pod of a former slot of the same name is nobody.
+
+    `left_since`: Unix time since when the node is being left, None while it stays.
+    """
     mine = {pod.uid: pod for pod in pods if pod.slot not in slots or slots[pod.slot].uid == pod.slot_uid}
     callers = {
         device: Caller(
@@ -143,7 +181,12 @@ def directory(devices: Devices, pods: Iterable[Pod], slots: Mapping[str, SlotObj
         if uid in mine
     }
     here = {pod.slot for pod in mine.values()}
-    return Directory(callers=callers, slots={name: slots[name].spec for name in sorted(here) if name in slots})
+    known = {name: _dated(slots[name], left_since) for name in sorted(here) if name in slots}
+    return Directory(callers=callers, slots=known)
+
+
+def _dated(slot: SlotObject, left_since: float | None) -> SlotSpec:
+    return slot.spec if left_since is None else replace(slot.spec, leaves_by=left_since + slot.replacement_timeout)
 
 
 def recalled(remembered: Directory, answer: Mapping[str, tuple[str, str]]) -> Directory:

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 LOG = logging.getLogger(__name__)
+SAY_AGAIN = 60.0  # seconds
+
+
+class Refusals:
+    """What was said to whom: a caller comes back ten times a second, the log wants to hear of it once a minute."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[str, float]] = {}
+
+    def new(self, device: str, reason: str, now: float) -> bool:
+        """Whether this was not said there within the last minute."""
+        before, at = self._said.get(device, ("", 0.0))
+        if before == reason and now < at + SAY_AGAIN:
+            return False
+        self._said[device] = (reason, now)
+        return True
 
 
 class Connection:
@@ -31,7 +47,9 @@ class Connection:
         *,
         on_frame: Callable[[Connection, dict[str, Any], list[int]], None],
         on_end: Callable[[Connection], None],
+        refusals: Refusals,
     ) -> None:
+        self._refusals = refusals
         sock.setblocking(False)
         self.number = number
         self.device = device
@@ -66,7 +84,8 @@ class Connection:
 
     def refuse(self, reason: str) -> None:
         """Says why and ends the connection."""
-        LOG.info("conn=%d device=%s refused=%r", self.number, self.device, reason)
+        level = logging.INFO if self._refusals.new(self.device, reason, self._loop.time()) else logging.DEBUG
+        LOG.log(level, "conn=%d device=%s refused=%r", self.number, self.device, reason)
         self.put({"op": "error", "reason": reason})
         self.close()
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from . import attach, choose, events, listener, presence, roles, weights
+from . import attach, choose, departure, events, health, listener, presence, roles, turns, weights
 from . import decisions as do
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ REDUCERS: Final[Mapping[type, Callable[[Slot, Any, float], Slot]]] = MappingProx
     events.ServerChanged: roles.server_changed,
     events.Leaving: roles.leaving,
     events.Performed: roles.performed,
+    events.DeathHinted: health.death_hinted,
+    events.QueueSeen: health.queue_seen,
 })  # fmt: skip
+SMALL: Final = (turns.decide_turns, departure.decide_hold_back)
 ROUNDS: Final = 16  # far more than any chain of consequences is long
 
 
@@ -70,13 +73,12 @@ def decide(slot: Slot, now: float) -> tuple[Slot, tuple[do.Decision, ...], float
 
 def _round(slot: Slot, now: float, out: list[do.Decision]) -> Slot:
     slot = presence.decide_recovery(slot, now)
-    slot, welcomes = presence.decide_welcomes(slot, now)
-    out.extend(welcomes)
-    for part in (choose.decide_roles, attach.decide_answers):
+    slot = departure.decide_lame_duck(slot, now)
+    for part in (presence.decide_welcomes, health.decide_health, choose.decide_roles, attach.decide_answers):
         slot, more = part(slot, now)
         out.extend(more)
     slot = weights.decide_unused(slot, now)
-    for part in (weights.decide_sets, listener.decide_listener, listener.decide_word):
+    for part in (weights.decide_sets, listener.decide_listener, listener.decide_word, *SMALL):
         slot, more = part(slot, now)
         out.extend(more)
     return slot
@@ -96,6 +98,7 @@ def wake_at(slot: Slot, now: float) -> float | None:
         times += [slot.since + slot.recover_min, slot.since + slot.recover_max]
     if slot.keeper is not None and slot.keeper.asked_at is not None and not slot.listener:
         times.append(slot.keeper.asked_at + listener.LISTEN_AGAIN)
+    times += [*departure.times(slot), *health.times(slot), *turns.times(slot)]
     hold = listener.hold_until(slot)
     if hold is not None:
         times.append(hold)

@@ -43,6 +43,34 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """The launcher is to kill that server."""
+
+    stream: int
+    pod: str
+    server: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Whether a standby is to leave the device to the active engine."""
+
+    stream: int
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldBack:
+    """Whether an engine pod answers its readiness probe with no, whatever it does."""
+
+    stream: int
+    pod: str
+    held_back: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """Tickets to fetch every set."""
 
@@ -166,5 +194,5 @@ class Released:
 
 Decision = (
     Welcome | Go | SetRole | Stop | AnswerAttach | KeepPart | KeepManifest | BackUp | DropSet | Listen | SendListener
-    | DropListener | Answer | AnswerError | Word | Members | Released
+    | DropListener | Answer | AnswerError | Word | Members | Released | Kill | Turn | HoldBack
 )  # fmt: skip

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .tickets import Purpose
 
 LOG = logging.getLogger(__name__)
-QUIET = (deed.Welcome, deed.AnswerAttach, deed.KeepPart, deed.BackUp, deed.SendListener, deed.Members, deed.Answer)
+QUIET = (
+    deed.Welcome, deed.AnswerAttach, deed.KeepPart, deed.BackUp, deed.SendListener, deed.Members, deed.Answer, deed.Turn
+)  # fmt: skip
 
 
 class Deeds:
@@ -33,6 +35,9 @@ class Deeds:
             deed.Go: self._go,
             deed.SetRole: self._set_role,
             deed.Stop: self._stop,
+            deed.Kill: self._kill,
+            deed.Turn: lambda _, d: self._send(d.stream, pb.AgentMessage(turn=pb.Turn(busy=d.busy))),
+            deed.HoldBack: self._hold_back,
             deed.AnswerAttach: self._answer_attach,
             deed.KeepPart: self._keep_part,
             deed.KeepManifest: self._keep_manifest,
@@ -81,6 +86,14 @@ class Deeds:
     def _stop(self, slot: str, decision: deed.Stop) -> None:
         stop = pb.Stop(exit_code=decision.exit_code, reason=decision.reason)
         self._send(decision.stream, pb.AgentMessage(stop=stop))
+
+    def _kill(self, slot: str, decision: deed.Kill) -> None:
+        self._agent.counters.killed(decision.reason.split(":")[0])
+        self._send(decision.stream, pb.AgentMessage(kill=pb.Kill(server=decision.server, reason=decision.reason)))
+
+    def _hold_back(self, slot: str, decision: deed.HoldBack) -> None:
+        readiness = pb.Readiness(held_back=decision.held_back, reason=decision.reason)
+        self._send(decision.stream, pb.AgentMessage(readiness=readiness))
 
     def _answer_attach(self, slot: str, decision: deed.AnswerAttach) -> None:
         agent = self._agent

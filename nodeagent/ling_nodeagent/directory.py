@@ -46,4 +46,8 @@ class SlotSpec:
     hold_seconds: float
     wish: Wish | None = None
     leaving: bool = False  # the LingSlot has a deletion timestamp
+    standbys: int = 0  # engines to be kept warm beside the active one
+    lame_duck_seconds: float = 0.0  # how long the last engine of a slot that is taken away goes on accepting
+    retiring: bool = False  # the operator takes it away: its last engine is a lame duck
+    leaves_by: float | None = None  # its node is being left: from then on (Unix time) nothing holds its pods back
     generation: int = 0

@@ -165,7 +165,8 @@ def event_of(stream: int, message: pb.LauncherMessage) -> events.Event | None:
                 performance=Performance(
                     in_flight=seen.in_flight, requests=seen.requests, output_tokens=seen.output_tokens,
                     tpot_ms=seen.mean_tpot_ms, ttft_ms=seen.mean_ttft_ms, failed=seen.failed,
-                    accept_length=seen.mean_accept_length,
+                    accept_length=seen.mean_accept_length, patience_ms=seen.patience_ms, proofs=seen.proofs,
+                    proof_every_ms=seen.proof_every_ms,
                 ),
             )  # fmt: skip
     return None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecChanged:
     spec: SlotSpec | None  # None: the LingSlot is gone
+    leaves_by: float | None = None  # spec.leaves_by in the agent's own time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,20 @@ class PeerDead:
     """The process behind a connection is dead: its mappings and descriptors are closed."""
 
     conn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeathHinted:
+    """The process behind a rank's connection is dying; its memory is not free yet."""
+
+    conn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSeen:
+    """How many connections wait in the listener's queue to be accepted."""
+
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,5 +246,5 @@ Event = (
     SpecChanged | CallersChanged | KeeperHello | LauncherConnected | RankConnected | Has | Ready | Disconnected
     | Mapped | PeerDead | Stored | ManifestStored | StoreFailed | Dropped | AgentClosed | KeeperLeaving | ListenerHeld
     | NoListener | ListenerAsked | Deposited | Sealed | SealRefused | LauncherHello | StreamGone | AttachAsked
-    | ServerChanged | Leaving | Performed | TermRemembered
+    | ServerChanged | Leaving | Performed | TermRemembered | DeathHinted | QueueSeen
 )  # fmt: skip

@@ -126,7 +126,9 @@ class Server:
     id: str
     phase: Phase = Phase.STARTED
     phases: Mapping[str, float] = field(default_factory=dict)  # ms since the fork, by phase
-    dead: bool = False  # one of its ranks is; it stays until all are
+    dead: bool = False  # one of its ranks is, or it is as good as dead; it stays until all are
+    dead_at: float = 0.0
+    killed: bool = False  # its launcher was told to kill it
     tokens: bool = False  # a request got its first token
     claims: frozenset[str] = frozenset()  # sets that it says it has attached or is filling
     listener: int = 0  # netns of the listener that it was given
@@ -141,6 +143,9 @@ class Performance:
     tpot_ms: float = 0.0
     ttft_ms: float = 0.0
     accept_length: float = 0.0  # 0 = nothing was verified
+    patience_ms: float = 0.0  # a silence that is longer means that it hangs; 0: not known
+    proofs: int = 0  # that it gave while parked
+    proof_every_ms: float = 0.0  # 0: it gives none
     failed: int = 0
 
 
@@ -184,6 +189,13 @@ class Launcher:
     go_at: float = 0.0  # not before
     last_exit: int | None = None
     performance: Performance = Performance()
+    heard_at: float = 0.0  # when it last told its performance
+    progress_at: float = 0.0  # when it last told of a token, or began to have a request
+    proved_at: float = 0.0  # when it became warm, or last proved itself
+    fault: str = ""  # why its last server was killed: EngineHung, StandbyFailedProof
+    fault_at: float = 0.0
+    yields: bool = False  # it was told that the active engine is busy
+    held_back: bool = False  # it was told not to be ready
 
     @property
     def connected(self) -> bool:
@@ -226,6 +238,9 @@ class Slot:
     recover_max: float = 10.0
     recovering: bool = True
     spec: SlotSpec | None = None  # None: not known (yet), or gone
+    leaves_by: float | None = None  # spec.leaves_by in the agent's own time
+    lame_until: float | None = None  # it is being taken away; until then its last engine accepts
+    lame_over: bool = False
     gone: bool = False  # the LingSlot is deleted
     pod_gone: bool = False  # the slot pod's object is gone
     callers: tuple[Caller, ...] = ()
@@ -239,14 +254,17 @@ class Slot:
     listener_told: frozenset[int] = frozenset()  # connections that have it
     listener_asks: tuple[tuple[int, int], ...] = ()  # (connection, re) of ranks that wait for it
     accepted_at: float | None = None  # when somebody last accepted
+    queue_since: float | None = None  # since when connections have waited to be accepted, without a break
     sequence: int = 0
     message: str = ""  # the gate's sentence, or the fields that differ
 
     @property
     def ending(self) -> bool:
         """Whether the slot's memory is to be given up."""
-        keeper_leaves = self.keeper is not None and self.keeper.leaving
-        return self.gone or self.pod_gone or keeper_leaves or (self.spec is not None and self.spec.leaving)
+        if self.pod_gone or self.lame_over:
+            return True
+        deleted = self.gone or (self.spec is not None and self.spec.leaving)
+        return deleted and not (self.spec is not None and self.spec.retiring and self.lame_until is not None)
 
     def launcher_of(self, *, server: str = "", stream: int = 0, conn: int = 0) -> Launcher | None:
         """By whichever is given."""

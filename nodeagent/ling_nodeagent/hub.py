@@ -18,7 +18,7 @@ import grpc.aio
 from ling_api import fdpass, names
 from ling_api.v1 import agent_pb2_grpc
 
-from . import events
+from . import acceptqueue, events
 from .calls import Calls
 from .decide import decide, reduce
 from .deeds import Deeds
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .status import Publisher
 
 LOG = logging.getLogger(__name__)
+QUEUE_LOOK = 1.0  # seconds between two looks at the listeners' queues
 STATUS_DELAY = 0.02  # seconds: what changes together is published together
 _GRPC_OPTIONS = (("grpc.so_reuseport", 0),)
 
@@ -82,6 +83,7 @@ class Agent:
         self._folders = Folders(run_dir, devices, self.calls.called)
         self._server: grpc.aio.Server | None = None
         self._status_server: asyncio.Server | None = None
+        self._looking: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Opens all sockets. Raises OSError, RuntimeError when a socket cannot be bound."""
@@ -94,12 +96,15 @@ class Agent:
         self._folders.link_agent()
         status = fdpass.listen(self._run_dir / names.STATUS_SOCKET, mode=0o600)
         self._status_server = await asyncio.start_unix_server(self._tell_status, sock=status)
+        self._look_at_queues()
         LOG.info("event=started run=%s", self._run_dir)
 
     async def stop(self) -> None:
         """Closes everything; engines and keepers keep what they hold and wait for the next agent."""
         for timer in (*self._timers.values(), *self._publishing.values()):
             timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._status_server is not None:
             self._status_server.close()
         self._folders.close()
@@ -140,7 +145,10 @@ class Agent:
         for name in {*slots, *self.slots}:
             slot, spec = self._slot(name), slots.get(name)
             if (spec is None and not slot.gone) or (spec is not None and (slot.spec != spec or slot.gone)):
-                self.post(name, events.SpecChanged(spec=spec))
+                leaves_by = spec.leaves_by if spec is not None else None
+                if leaves_by is not None:
+                    leaves_by += self.now() - self._wall()
+                self.post(name, events.SpecChanged(spec=spec, leaves_by=leaves_by))
 
     def renew_folder(self, device: str) -> Path:
         """Makes a device's folder ready for its next pod; connections of the former one end. Returns the folder."""
@@ -174,6 +182,16 @@ class Agent:
         if name not in self._dirty:  # each slot by itself: what goes wrong in one is no other's trouble
             self._dirty.add(name)
             asyncio.get_running_loop().call_soon(self._decide, name)
+
+    def _look_at_queues(self) -> None:
+        """A process that is stopped accepts nothing and says nothing: the kernel knows who waits for it."""
+        self._looking = asyncio.get_running_loop().call_later(QUEUE_LOOK, self._look_at_queues)
+        for name, slot in tuple(self.slots.items()):
+            fd = self.store.listener(name)
+            accepts = fd is not None and any(each.accepting for each in slot.launchers.values())
+            waiting = acceptqueue.waiting(fd) if fd is not None and accepts else 0
+            if waiting or slot.queue_since is not None:
+                self.post(name, events.QueueSeen(waiting=waiting))
 
     def _slot(self, name: str) -> Slot:
         if name not in self.slots:
@@ -214,7 +232,7 @@ class Agent:
         if slot is None or self._forgotten(slot):
             return
         previous = self._statuses.get(name)
-        status = build_status(slot, node=self._node, previous=previous, now=self._wall())
+        status = build_status(slot, node=self._node, previous=previous, now=self._wall(), monotonic=self.now())
         if status != previous:
             self._statuses[name] = status
             self._publisher.publish(name, status)
@@ -267,7 +285,9 @@ class Agent:
         return {
             "node": self._node,
             "slots": {
-                name: build_status(slot, node=self._node, previous=self._statuses.get(name), now=wall)
+                name: build_status(
+                    slot, node=self._node, previous=self._statuses.get(name), now=wall, monotonic=self.now()
+                )
                 for name, slot in sorted(self.slots.items())
             },
             "callers": {device: asdict(caller) for device, caller in sorted(self.callers.items())},

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("ling.kube")
 PODS = "/api/v1/pods"
+NODES = "/api/v1/nodes"
 SLOTS = f"/apis/{names.API_VERSION}/lingslots"
 FIELD_MANAGER = "ling-nodeagent"
 TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
@@ -145,6 +146,11 @@ def of_node(node: str) -> dict[str, str]:
     return {"fieldSelector": f"spec.nodeName={node}", "labelSelector": f"{names.LABEL_COMPONENT} in ({components})"}
 
 
+def only_node(node: str) -> dict[str, str]:
+    """The query for the node itself."""
+    return {"fieldSelector": f"metadata.name={node}"}
+
+
 class Mirror[T]:
     """Keeps `seen` like what the API server has: listed once, then watched; `changed()` after every change.
 
@@ -226,4 +232,4 @@ class Mirror[T]:
 
 
 def _key(body: Mapping[str, Any]) -> str:
-    return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
+    return f"{body['metadata'].get('namespace', '')}/{body['metadata']['name']}"

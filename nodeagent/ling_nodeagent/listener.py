@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import decisions as do
+from .departure import overdue
 from .facts import Keeper, Role, Slot
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _empty(slot: Slot) -> bool:
 
 def word_of(slot: Slot, now: float) -> tuple[bool, str]:
     """The readiness of the slot pod: somebody accepts, or did a short while ago and a successor is coming."""
+    if overdue(slot, now):
+        return False, "the node is left and the time for a replacement is up: evictions are let through"
     for each in slot.launchers.values():
         if each.accepting:
             return True, f"{each.pod} accepts"

@@ -32,6 +32,7 @@ class Counters:
 
     answers: Counter[str] = field(default_factory=Counter)
     roles: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)  # servers that lived and did not work
     fills: int = 0
     deaths: int = 0
     attach_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
@@ -58,6 +59,9 @@ class Counters:
         self.deaths += 1
         for key in [key for key in self._granted if key[0] == server]:
             del self._granted[key]
+
+    def killed(self, reason: str) -> None:
+        self.kills[reason] += 1
 
     def role_changed(self, role: str) -> None:
         self.roles[role] += 1
@@ -113,7 +117,10 @@ def _of_counters(counters: Counters) -> Iterator[Metric]:
     roles = CounterMetricFamily("ling_agent_role_changes", "Roles set", labels=["role"])
     for role, count in counters.roles.items():
         roles.add_metric([role], count)
-    yield from (answers, roles)
+    kills = CounterMetricFamily("ling_agent_server_kills", "Servers killed, by what was wrong", labels=["reason"])
+    for reason, count in counters.kills.items():
+        kills.add_metric([reason], count)
+    yield from (answers, roles, kills)
     yield CounterMetricFamily("ling_agent_fills", "Cohorts told to fill", value=counters.fills)
     yield CounterMetricFamily("ling_agent_server_deaths", "Deaths of servers", value=counters.deaths)
     total, buckets = 0, []

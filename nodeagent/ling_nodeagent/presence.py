@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from . import decisions as do
 from . import roles, weights
-from .facts import Keeper, Launcher, Rank, Slot, with_item, without
+from .facts import Keeper, Launcher, Performance, Rank, Slot, with_item, without
 
 if TYPE_CHECKING:
     from . import events
 
 
 def spec_changed(slot: Slot, event: events.SpecChanged, now: float) -> Slot:
-    return replace(slot, spec=event.spec or slot.spec, gone=event.spec is None)
+    if event.spec is None:
+        return replace(slot, gone=True)
+    return replace(slot, spec=event.spec, gone=False, leaves_by=event.leaves_by)
 
 
 def callers_changed(slot: Slot, event: events.CallersChanged, now: float) -> Slot:
@@ -152,6 +154,12 @@ def launcher_hello(slot: Slot, event: events.LauncherHello, now: float) -> Slot:
         asks=(),
         leaving=False,
         stopped=False,
+        heard_at=now,
+        progress_at=now,
+        proved_at=now,
+        performance=Performance(),
+        yields=False,
+        held_back=False,
     )
     slot = replace(slot.put(launcher), term=max(slot.term, event.term))
     return weights.claimed(roles.launcher_hello(slot, launcher, event, now))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from ling_api.errors import BadInput
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from .cluster import Pod, Seen, SlotObject
+    from .cluster import Node, Pod, Seen, SlotObject
     from .static import Directory
 
 LOG = logging.getLogger("ling.registrar")
@@ -43,8 +44,12 @@ class Registrar:
         ask: Callable[[], Awaitable[Mapping[str, tuple[str, str]]]],
         post: Callable[[Directory], None],
         memory: Path,
+        node: Seen[Node] | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._pods, self._slots, self._ask, self._post, self._memory = pods, slots, ask, post, memory
+        self._node, self._wall = node, wall
+        self._left_since: float | None = None  # when this agent first saw the node being left
         self._devices = Devices()
         self._answer: Mapping[str, tuple[str, str]] | None = None  # None: the kubelet has not answered yet
         self._posted: Directory | None = None
@@ -105,7 +110,15 @@ class Registrar:
         self._devices = cluster.listed(self._devices, self._answer, self._pods.objects.values())
 
     def _directory(self) -> Directory:
-        return cluster.directory(self._devices, self._pods.objects.values(), self._slots.objects)
+        return cluster.directory(self._devices, self._pods.objects.values(), self._slots.objects, self._left())
+
+    def _left(self) -> float | None:
+        node = next(iter(self._node.objects.values()), None) if self._node is not None else None
+        if node is None or not node.leaving:
+            self._left_since = None
+        elif self._left_since is None or node.since is not None:
+            self._left_since = node.since if node.since is not None else self._wall()
+        return self._left_since
 
     def _tell(self, directory: Directory) -> None:
         if directory != self._posted:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from .facts import Launcher, Phase, Rank, Role, Server, SetState, Slot
+from .facts import Launcher, Performance, Phase, Rank, Role, Server, SetState, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +82,11 @@ def _lost(slot: Slot, uid: str, now: float) -> Slot:
     return _clear(slot, server.id)
 
 
+def as_good_as_dead(slot: Slot, launcher: Launcher, now: float) -> Slot:
+    """It serves nobody any more; its memory counts until the kernel says that all its processes are dead."""
+    return _died(slot, slot.launchers[launcher.uid], now)
+
+
 def _died(slot: Slot, launcher: Launcher, now: float) -> Slot:
     server = launcher.server
     if server is None or server.dead:
@@ -90,10 +95,11 @@ def _died(slot: Slot, launcher: Launcher, now: float) -> Slot:
     deaths = 0 if server.tokens else launcher.deaths + (not drained)
     launcher = replace(
         moved(launcher, Cause.DIED),
-        server=replace(server, dead=True),
+        server=replace(server, dead=True, dead_at=now),
         last_server=server.id,
         died=not drained,
         deaths=deaths,
+        performance=replace(launcher.performance, in_flight=0),
         go_at=now if drained else now + respawn_delay(deaths),
         stop_due=launcher.stop_due or (deaths >= MAX_DEATHS and not drained),
     )
@@ -126,7 +132,7 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
     server = launcher.server
     if server is None or (server.dead and server.id != event.server):
         server = Server(id=event.server)
-        launcher = moved(launcher, Cause.GO)
+        launcher = replace(moved(launcher, Cause.GO), performance=Performance(), yields=False)
     if server.id != event.server:
         return slot
     launcher = replace(launcher, server=_progressed(server, event))
@@ -135,7 +141,7 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
         known = any(rank.server == event.server for rank in slot.ranks.values())
         return slot if known else _lost(slot, launcher.uid, now)
     if event.phase is Phase.WARM:
-        launcher = replace(moved(launcher, Cause.WARMED), died=False)
+        launcher = replace(moved(launcher, Cause.WARMED), died=False, proved_at=now)
     return _fill_progress(slot.put(launcher), event)
 
 
@@ -144,7 +150,7 @@ def _late_word(slot: Slot, launcher: Launcher, event: events.ServerChanged) -> S
         return slot
     if launcher.server is not None and launcher.server.id == event.server:
         launcher = replace(launcher, server=replace(launcher.server, exit_code=event.exit_code))
-    return slot.put(replace(launcher, last_exit=event.exit_code))
+    return _clear(slot.put(replace(launcher, last_exit=event.exit_code)), event.server)
 
 
 def _progressed(server: Server, event: events.ServerChanged) -> Server:
@@ -166,10 +172,19 @@ def performed(slot: Slot, event: events.Performed, now: float) -> Slot:
     launcher = slot.launcher_of(stream=event.stream)
     if launcher is None:
         return slot
-    launcher = replace(launcher, performance=event.performance)
+    launcher = replace(_progress(launcher, event, now), performance=event.performance, heard_at=now)
     if event.performance.output_tokens and launcher.server is not None and not launcher.server.dead:
         launcher = replace(launcher, deaths=0, server=replace(launcher.server, tokens=True))
     return slot.put(launcher)
+
+
+def _progress(launcher: Launcher, event: events.Performed, now: float) -> Launcher:
+    """Tokens, ends of requests and proofs are progress; one more request is not."""
+    before, after = launcher.performance, event.performance
+    done = (before.output_tokens, before.requests) != (after.output_tokens, after.requests)
+    if done or not before.in_flight:
+        launcher = replace(launcher, progress_at=now)
+    return replace(launcher, proved_at=now) if after.proofs != before.proofs else launcher
 
 
 def leaving(slot: Slot, event: events.Leaving, now: float) -> Slot:

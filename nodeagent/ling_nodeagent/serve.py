@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ling_api import fdpass
 
 from . import cluster, podresources, static
-from .cluster import Pod, Seen, SlotObject
+from .cluster import Node, Pod, Seen, SlotObject
 from .deviceplugin import DevicePlugin
 from .endpoints import Endpoints
 from .hub import Agent
@@ -103,13 +103,15 @@ class ClusterEdges:
         self.agent = Agent(settings.run_dir, self.publisher, node=settings.node)
         self.plugin = DevicePlugin(settings.plugin_dir, settings.models_dir, self._renew)
         self._node = settings.node
-        self._pods, self._slots = Seen[Pod](), Seen[SlotObject]()
+        self._pods, self._slots, self._self = Seen[Pod](), Seen[SlotObject](), Seen[Node]()
+        self._taints = settings.leaving_taints
         self._registrar = Registrar(
             pods=self._pods,
             slots=self._slots,
             ask=lambda: podresources.devices(str(settings.pod_resources)),
             post=self._post,
             memory=settings.run_dir / MEMORY,
+            node=self._self,
         )
         self.agent.on_unknown = self._registrar.unknown
         self._directory: Directory | None = None
@@ -131,10 +133,14 @@ class ClusterEdges:
             changed = self._registrar.changed
             pods = kube.Mirror(self._api, kube.PODS, kube.of_node(self._node), cluster.pod_of, self._pods, changed)
             slots = kube.Mirror(self._api, kube.SLOTS, {}, cluster.slot_of, self._slots, changed)
-            for each in (pods, slots):
+            node = kube.Mirror(self._api, kube.NODES, kube.only_node(self._node), self._node_of, self._self, changed)
+            for each in (pods, slots, node):
                 tasks.create_task(each.run())
             await slots.listed.wait()  # before that the times of conditions are not known
             tasks.create_task(self.publisher.run())
+
+    def _node_of(self, body: Mapping[str, Any]) -> Node:
+        return cluster.node_of(body, self._taints)
 
     async def close(self) -> None:
         if self._api is not None:

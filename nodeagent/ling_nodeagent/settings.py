@@ -27,6 +27,7 @@ class Serve:
     pod_resources: Path
     node: str
     metrics_port: int
+    leaving_taints: frozenset[str] = frozenset(names.LEAVING_TAINTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Serve | Status:
         pod_resources=_absolute(given.pod_resources, "--pod-resources"),
         node=node,
         metrics_port=port,
+        leaving_taints=_taints(given.leaving_taint),
     )
 
 
@@ -97,9 +99,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help=f"/metrics, /livez and /readyz; 0: none ({names.METRICS_PORT}; with --static 0)",
     )
+    serve.add_argument(
+        "--leaving-taint",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a node with this taint is being left (repeatable), too",
+    )
     status = commands.add_parser("status", help="print what the agent of this node knows", parents=[shared])
     status.add_argument("--json", action="store_true", help="as JSON")
     return parser
+
+
+def _taints(keys: Sequence[str]) -> frozenset[str]:
+    if not all(keys):
+        raise BadInput("--leaving-taint: write the key of a taint such as karpenter.sh/disrupted")
+    return frozenset({*names.LEAVING_TAINTS, *keys})
 
 
 def _absolute(text: str, flag: str) -> Path:

@@ -9,7 +9,11 @@
         graceSeconds: 120           # default 120
         holdSeconds: 60             # default 60
         wish: {pod: chat-0-1a2b3c4d-1, term: 3}   # optional
-        leaving: true               # optional: the slot is being taken away
+        standbys: 1                 # default 0: engines kept warm beside the active one
+        lameDuckSeconds: 15         # default 0: the last engine accepts that long once the slot is being taken away
+        retiring: true              # optional: the slot is being taken away, in good order
+        leavesBy: 1764450000        # optional: its node is being left; Unix time from which nothing holds its pods back
+        leaving: true               # optional: the slot is being taken away at once
     callers:
       d000: {pod: chat-0, uid: u0, slot: prod/chat-0, component: slot}
       d001: {pod: chat-0-1a2b3c4d-0, uid: u1, slot: prod/chat-0, component: engine, revision: 1a2b3c4d}
@@ -41,7 +45,10 @@ LOG = logging.getLogger("ling.static")
 POLL = 0.1  # seconds
 REVISION = re.compile(r"[0-9a-f]{8}")
 DEVICE = re.compile(r"d(\d{3})")
-SLOT_KEYS = {"deployment", "revision", "revisions", "capacity", "graceSeconds", "holdSeconds", "wish", "leaving"}
+SLOT_KEYS = {
+    "deployment", "revision", "revisions", "capacity", "graceSeconds", "holdSeconds", "wish", "leaving", "standbys",
+    "lameDuckSeconds", "retiring", "leavesBy",
+}  # fmt: skip
 CALLER_KEYS = {"pod", "uid", "slot", "component", "revision"}
 
 
@@ -129,10 +136,14 @@ def _slot_to_dict(spec: SlotSpec) -> dict[str, Any]:
         "capacity": spec.capacity,
         "graceSeconds": spec.grace_seconds,
         "holdSeconds": spec.hold_seconds,
+        "standbys": spec.standbys,
+        "lameDuckSeconds": spec.lame_duck_seconds,
     }
+    if spec.leaves_by is not None:
+        entry["leavesBy"] = spec.leaves_by
     if spec.wish is not None:
         entry["wish"] = {"pod": spec.wish.pod, "term": spec.wish.term}
-    return entry | ({"leaving": True} if spec.leaving else {})
+    return entry | ({"leaving": True} if spec.leaving else {}) | ({"retiring": True} if spec.retiring else {})
 
 
 def _slot(name: str, entry: Any) -> SlotSpec:
@@ -161,6 +172,10 @@ def _slot(name: str, entry: Any) -> SlotSpec:
         hold_seconds=_seconds(values, "holdSeconds", 60, at),
         wish=_wish(values.get("wish"), f"{at}.wish"),
         leaving=_flag(values, "leaving", at),
+        standbys=_count(values, "standbys", at),
+        lame_duck_seconds=_seconds(values, "lameDuckSeconds", 0, at, least=0),
+        retiring=_flag(values, "retiring", at),
+        leaves_by=_seconds(values, "leavesBy", 0, at) if "leavesBy" in values else None,
     )
 
 
@@ -221,11 +236,18 @@ def _revision(value: Any, at: str) -> str:
     return value
 
 
-def _seconds(values: Mapping[str, Any], key: str, default: float, at: str) -> float:
+def _seconds(values: Mapping[str, Any], key: str, default: float, at: str, *, least: float = 1e-9) -> float:
     value = values.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise BadInput(f"{at}.{key}: write seconds, more than 0, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e11:
+        raise BadInput(f"{at}.{key}: write seconds, {'0 or ' if not least else ''}more than 0, not {value!r}")
     return float(value)
+
+
+def _count(values: Mapping[str, Any], key: str, at: str) -> int:
+    value = values.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 256:
+        raise BadInput(f"{at}.{key}: write a whole number, not {value!r}")
+    return value
 
 
 def _flag(values: Mapping[str, Any], key: str, at: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ling_api import names
 
-from . import choose
+from . import choose, health, standby
 from .facts import AGENT, Launcher, Role, SetState, Slot, WeightSet
 from .gate import committed
 
@@ -24,8 +24,13 @@ class Publisher(Protocol):
     def publish(self, slot: str, status: Mapping[str, object]) -> None: ...
 
 
-def build_status(slot: Slot, *, node: str, previous: Mapping[str, Any] | None, now: float) -> Status:
-    """The whole status; `previous` lends the transition times of conditions that did not change."""
+def build_status(
+    slot: Slot, *, node: str, previous: Mapping[str, Any] | None, now: float, monotonic: float = 0.0
+) -> Status:
+    """The whole status at `now` (Unix time; `monotonic` is the same moment in the facts' time).
+
+    `previous` lends the transition times of conditions that did not change.
+    """
     active = choose.active(slot)
     room = committed(slot)
     generation = slot.spec.generation if slot.spec else 0
@@ -43,7 +48,7 @@ def build_status(slot: Slot, *, node: str, previous: Mapping[str, Any] | None, n
         "listener": bool(slot.listener),
         "capacity": {"total": room.capacity, "weights": room.weights, "plans": room.plans},
         "message": _message(slot),
-        "conditions": conditions(slot, old, generation, now),
+        "conditions": conditions(slot, old, generation, now, monotonic),
     }
 
 
@@ -95,14 +100,17 @@ def _weight_set(held: WeightSet) -> Status:
     }
 
 
-def conditions(slot: Slot, old: Sequence[Mapping[str, Any]], generation: int, now: float) -> list[Status]:
-    """The three conditions that are the agent's; a transition time changes only with the status."""
+def conditions(
+    slot: Slot, old: Sequence[Mapping[str, Any]], generation: int, now: float, monotonic: float = 0.0
+) -> list[Status]:
+    """The four conditions that are the agent's; a transition time changes only with the status."""
     before = {each["type"]: each for each in old}
     out = []
     for kind, (true, reason, message) in {
         names.WEIGHTS_HELD: _weights_held(slot),
         names.SERVING: _serving(slot),
         names.RECOVERING: _recovering(slot),
+        names.DEGRADED: _degraded(slot, monotonic),
     }.items():
         status = "True" if true else "False"
         earlier = before.get(kind)
@@ -132,6 +140,21 @@ def _serving(slot: Slot) -> tuple[bool, str, str]:
     if any(each.role is Role.STARTING for each in slot.launchers.values()):
         return False, "Starting", "a server is starting; connections wait"
     return False, "NobodyAccepts", _message(slot) or "no engine accepts"
+
+
+def _degraded(slot: Slot, monotonic: float) -> tuple[bool, str, str]:
+    """What is wrong although somebody may serve; a fault is shown for a while, so that it is seen."""
+    loops = [each for each in slot.launchers.values() if each.stop_due]
+    if loops:
+        return True, choose.CRASH_LOOP, _message(slot)
+    faults = [each for each in slot.launchers.values() if each.fault and health.shown(each, monotonic)]
+    if faults:
+        last = max(faults, key=lambda each: each.fault_at)
+        return True, last.fault, f"a server of {last.pod} lived and did not work: it was killed"
+    wanting = standby.missing(slot, choose.active(slot))
+    if wanting:
+        return True, "StandbyMissing", slot.message or f"{wanting} warm standbys are not there yet"
+    return False, "NothingWrong", "nothing is known to be wrong"
 
 
 def _recovering(slot: Slot) -> tuple[bool, str, str]:

@@ -63,18 +63,24 @@ class LauncherMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., server_event: _Optional[_Union[ServerEvent, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("welcome", "go", "attach_answer", "set_role", "stop")
+    __slots__ = ("welcome", "go", "attach_answer", "set_role", "stop", "kill", "turn", "readiness")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GO_FIELD_NUMBER: _ClassVar[int]
     ATTACH_ANSWER_FIELD_NUMBER: _ClassVar[int]
     SET_ROLE_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    KILL_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    READINESS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     go: Go
     attach_answer: AttachAnswer
     set_role: SetRole
     stop: Stop
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., attach_answer: _Optional[_Union[AttachAnswer, _Mapping]] = ..., set_role: _Optional[_Union[SetRole, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
+    kill: Kill
+    turn: Turn
+    readiness: Readiness
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., attach_answer: _Optional[_Union[AttachAnswer, _Mapping]] = ..., set_role: _Optional[_Union[SetRole, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., readiness: _Optional[_Union[Readiness, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("ticket", "revision", "runtime", "purpose", "plan", "weights", "role", "server", "term")
@@ -235,7 +241,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Performance(_message.Message):
-    __slots__ = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length")
+    __slots__ = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length", "patience_ms", "proofs", "proof_every_ms")
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +249,9 @@ class Performance(_message.Message):
     MEAN_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     MEAN_ACCEPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    PROOF_EVERY_MS_FIELD_NUMBER: _ClassVar[int]
     in_flight: int
     requests: int
     output_tokens: int
@@ -250,7 +259,10 @@ class Performance(_message.Message):
     mean_ttft_ms: float
     failed: int
     mean_accept_length: float
-    def __init__(self, in_flight: _Optional[int] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., mean_tpot_ms: _Optional[float] = ..., mean_ttft_ms: _Optional[float] = ..., failed: _Optional[int] = ..., mean_accept_length: _Optional[float] = ...) -> None: ...
+    patience_ms: float
+    proofs: int
+    proof_every_ms: float
+    def __init__(self, in_flight: _Optional[int] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., mean_tpot_ms: _Optional[float] = ..., mean_ttft_ms: _Optional[float] = ..., failed: _Optional[int] = ..., mean_accept_length: _Optional[float] = ..., patience_ms: _Optional[float] = ..., proofs: _Optional[int] = ..., proof_every_ms: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("term", "recovering")
@@ -283,3 +295,25 @@ class Stop(_message.Message):
     exit_code: int
     reason: str
     def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Kill(_message.Message):
+    __slots__ = ("server", "reason")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    reason: str
+    def __init__(self, server: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Turn(_message.Message):
+    __slots__ = ("busy",)
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    busy: bool
+    def __init__(self, busy: bool = ...) -> None: ...
+
+class Readiness(_message.Message):
+    __slots__ = ("held_back", "reason")
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    held_back: bool
+    reason: str
+    def __init__(self, held_back: bool = ..., reason: _Optional[str] = ...) -> None: ...

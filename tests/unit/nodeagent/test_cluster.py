@@ -1,5 +1,6 @@
 """From the API server's objects and the kubelet's device list to callers and slots."""
 
+import datetime
 from typing import Any
 
 import pytest
@@ -139,3 +140,32 @@ def test_what_is_remembered_counts_as_far_as_the_kubelet_agrees() -> None:
     found = cluster.recalled(remembered, {"d000": ("prod", "chat-0"), "d001": ("prod", "somebody")})
     assert list(found.callers) == ["d000"]
     assert found.slots == remembered.slots
+
+
+def test_a_node_that_is_left_dates_its_slots() -> None:
+    keys = frozenset({cluster.UNSCHEDULABLE, "karpenter.sh/disrupted"})
+    stays = cluster.node_of({"spec": {"taints": [{"key": "gpu", "timeAdded": "2026-11-29T20:00:00Z"}]}}, keys)
+    assert not stays.leaving
+    bare = cluster.node_of({"spec": {"unschedulable": True}}, keys)
+    assert (bare.leaving, bare.since) == (True, None)
+    taints = [
+        {"key": cluster.UNSCHEDULABLE, "timeAdded": "2026-11-29T20:00:10Z"},
+        {"key": "karpenter.sh/disrupted", "timeAdded": "2026-11-29T20:00:00Z"},
+    ]
+    left = cluster.node_of({"spec": {"unschedulable": True, "taints": taints}}, keys)
+    assert left.since == datetime.datetime(2026, 11, 29, 20, tzinfo=datetime.UTC).timestamp()
+
+
+def test_the_deadline_counts_from_the_taint() -> None:
+    bound = Devices(bound={"d000": "u0"})
+    slots = {"prod/chat-0": slot()}
+    assert cluster.directory(bound, [pod()], slots).slots["prod/chat-0"].leaves_by is None
+    assert cluster.directory(bound, [pod()], slots, 1000.0).slots["prod/chat-0"].leaves_by == 1600.0
+
+
+@pytest.mark.parametrize(("mode", "warm"), [("Warm", 2), ("Gated", 0)])
+def test_only_warm_standbys_are_the_agents_to_let_go(mode: str, warm: int) -> None:
+    body = {"metadata": {"namespace": "prod", "name": "x", "uid": "s"}}
+    body["spec"] = {**SPEC, "standby": {"replicas": 2, "mode": mode}, "leaving": True, "lameDuckSeconds": 7}
+    spec = cluster.slot_of(body).spec
+    assert (spec.standbys, spec.retiring, spec.lame_duck_seconds) == (warm, True, 7)

@@ -51,6 +51,8 @@ SAMPLES: dict[type, events.Event] = {
         events.ServerChanged(stream=STRANGER, server="sx", phase=Phase.STARTED),
         events.Leaving(stream=STRANGER),
         events.Performed(stream=STRANGER, performance=Performance()),
+        events.DeathHinted(conn=STRANGER),
+        events.QueueSeen(waiting=1),
     )
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from tests.support.slot_mind import spec
 
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events
-from ling_nodeagent.connection import Connection
+from ling_nodeagent.connection import Connection, Refusals
 from ling_nodeagent.hub import Agent
 
 
@@ -49,7 +49,7 @@ async def test_a_slot_in_trouble_keeps_no_other_from_being_decided(
 async def test_what_cannot_be_sent_ends_the_connection(what: str) -> None:
     ours, theirs = socket.socketpair()
     ended: list[Connection] = []
-    conn = Connection(1, "d000", ours, on_frame=lambda *_: None, on_end=ended.append)
+    conn = Connection(1, "d000", ours, on_frame=lambda *_: None, on_end=ended.append, refusals=Refusals())
     message: dict[str, Any] = {"op": "word", "ready": True, "message": ""}
     if what == "too long":
         conn.put({**message, "message": "x" * (2 << 20)})
@@ -61,3 +61,12 @@ async def test_what_cannot_be_sent_ends_the_connection(what: str) -> None:
     assert theirs.recv(10) == b""
     conn.put(message)
     theirs.close()
+
+
+def test_the_same_refusal_is_said_once_a_minute() -> None:
+    refusals = Refusals()
+    assert refusals.new("d001", "not known", 0.0)
+    assert not refusals.new("d001", "not known", 59.0)
+    assert refusals.new("d002", "not known", 59.0)
+    assert refusals.new("d001", "another version", 59.0)
+    assert refusals.new("d001", "another version", 119.0)

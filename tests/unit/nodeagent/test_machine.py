@@ -19,8 +19,8 @@ from tests.support.slot_mind import NEW, OLD, A, B, C, caller, spec
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events
 from ling_nodeagent.decide import decide, reduce
-from ling_nodeagent.directory import Wish
-from ling_nodeagent.facts import AGENT, Phase, Role, SetState, Slot, Wanted
+from ling_nodeagent.directory import SlotSpec, Wish
+from ling_nodeagent.facts import AGENT, Performance, Phase, Role, SetState, Slot, Wanted
 from ling_nodeagent.gate import committed
 
 if TYPE_CHECKING:
@@ -72,10 +72,14 @@ class Life:
         self.old: list[Process] = []  # dead container's processes whose death is not told yet
         self.servers: list[Server] = []
         self.by_number: dict[int, Any] = {}
-        self.spec = spec(capacity=290 if tight else 500)
+        self.standbys = 0 if tight else 1
+        self.spec = self.make_spec(290 if tight else 500)
         self.slot = Slot(name="ns/demo-0", since=self.now - 60)
         self.tell_directory()
         self.slot = replace(self.slot, recovering=False)
+
+    def make_spec(self, capacity: int, **changes: Any) -> SlotSpec:
+        return spec(capacity=capacity, standbys=self.standbys, **changes)
 
     def tell_directory(self) -> None:
         self.post(events.SpecChanged(spec=self.spec))
@@ -117,6 +121,8 @@ class Life:
             case do.Go(stream=stream):
                 assert committed(self.slot).fits
                 self.by_number[stream].told_go = True
+            case do.Kill(server=name):
+                self.kill_named(name)
             case do.SetRole(stream=stream, role=role, term=term):
                 self.by_number[stream].role, self.by_number[stream].term = role, term
             case (
@@ -129,6 +135,11 @@ class Life:
                 self.post(events.AgentClosed(set=name))
             case do.Answer() | do.AnswerError():
                 self.hear(self.by_number[decision.conn], decision)
+
+    def kill_named(self, name: str) -> None:
+        for server in self.servers:
+            if server.id == name and not server.dead:
+                self.kill(server)
 
     def hear(self, server: Server, decision: do.Answer | do.AnswerError) -> None:
         """The answer to the filler's deposit or seal."""
@@ -342,6 +353,25 @@ class Life:
         if server is not None and not server.dead:
             self.kill(server)
 
+    def hangs(self, pod: str) -> None:
+        """A request comes, and no token of it, for as long as that takes."""
+        process = self.launchers[pod]
+        if process.stream and process.server is not None and not process.server.dead:
+            silent = Performance(in_flight=1, patience_ms=5000.0, requests=self.number)
+            self.post(events.Performed(stream=process.stream, performance=silent))
+            self.time_passes(6.0)
+
+    def dying(self, pod: str) -> None:
+        """The hint of a death comes before the kernel's word, or without it."""
+        server = self.launchers[pod].server
+        if server is not None and not server.dead:
+            self.post(events.DeathHinted(conn=server.conn))
+            if self.launchers[pod].server is server:
+                self.launchers[pod].role = Role.GATED
+
+    def node_is_left(self, seconds: float) -> None:
+        self.post(events.SpecChanged(spec=self.spec, leaves_by=self.now + seconds))
+
     # everything else
 
     def time_passes(self, seconds: float) -> None:
@@ -350,7 +380,7 @@ class Life:
 
     def operator_wishes(self, pod: str, revision: str, stale: bool) -> None:
         wish = Wish(pod=pod, term=self.slot.term - stale)
-        self.spec = spec(capacity=self.spec.capacity, revision=revision, wish=wish)
+        self.spec = self.make_spec(self.spec.capacity, revision=revision, wish=wish)
         self.post(events.SpecChanged(spec=self.spec))
 
     def agent_restarts(self) -> None:
@@ -381,7 +411,7 @@ class Life:
 
     def end_well(self) -> None:
         """From here on nothing fails."""
-        self.spec = spec(capacity=self.spec.capacity)
+        self.spec = self.make_spec(self.spec.capacity)
         self.post(events.SpecChanged(spec=self.spec))
         for _ in range(60):
             for process in (self.keeper, *self.launchers.values()):
@@ -402,6 +432,7 @@ class Life:
 
 
 WEIGHTS_OF_STEPS: dict[str, float] = {
+    "hangs": 0.5, "dying": 0.7, "node_is_left": 0.2,
     "works": 14, "launcher_connects": 3, "keeper_connects": 2, "launcher_breaks_off": 1, "keeper_breaks_off": 1,
     "keeper_dies": 0.7, "container_dies": 0.7, "server_dies": 2, "time_passes": 2, "operator_wishes": 2,
     "agent_restarts": 0.5,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ling_nodeagent import registrar, static
+from ling_nodeagent import cluster, registrar, static
 from ling_nodeagent.away import KubeletAway
 from ling_nodeagent.cluster import Pod, Seen, SlotObject
 from ling_nodeagent.directory import SlotSpec
@@ -27,12 +27,14 @@ class Node:
 
     def __init__(self, memory: Path) -> None:
         self.pods, self.slots, self.memory = Seen[Pod](), Seen[SlotObject](), memory
+        self.node = Seen[cluster.Node]()
         self.kubelet: Mapping[str, tuple[str, str]] | None = {}
         self.asked = 0
         self.posted: list[Directory] = []
         self.registrar = Registrar(
-            pods=self.pods, slots=self.slots, ask=self.ask, post=self.posted.append, memory=memory
-        )
+            pods=self.pods, slots=self.slots, ask=self.ask, post=self.posted.append, memory=memory, node=self.node,
+            wall=lambda: 5000.0,
+        )  # fmt: skip
 
     async def ask(self) -> Mapping[str, tuple[str, str]]:
         self.asked += 1
@@ -132,3 +134,23 @@ async def test_a_broken_memory_is_no_obstacle(tmp_path: Path) -> None:
     await node.until([])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "leaves_by"),
+    [
+        pytest.param(cluster.Node(), None, id="it stays"),
+        pytest.param(cluster.Node(leaving=True, since=1000.0), 1010.0, id="its taint has a time"),
+        pytest.param(cluster.Node(leaving=True), 5010.0, id="none of its taints has a time"),
+    ],
+)
+async def test_a_node_that_is_left_is_told_with_the_slots(
+    node: Node, seen: cluster.Node, leaves_by: float | None
+) -> None:
+    node.pods.objects = {"prod/chat-0": SLOT_POD}
+    node.slots.objects = {"prod/chat-0": SlotObject(uid="s0", spec=SPEC, replacement_timeout=10.0)}
+    node.kubelet = {"d000": ("prod", "chat-0")}
+    node.node.objects = {"/n1": seen}
+    node.sync()
+    directory = await node.until(["d000"])
+    assert directory.slots["prod/chat-0"].leaves_by == leaves_by

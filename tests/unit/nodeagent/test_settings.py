@@ -30,6 +30,12 @@ def test_by_a_static_file_it_needs_neither_node_nor_kubelet_and_has_no_port(tmp_
     assert (settings.static, settings.node, settings.metrics_port) == (Path("here.yaml"), "", 0)
 
 
+def test_taints_of_a_node_that_is_left_are_added_to_the_known_ones(tmp_path: Path) -> None:
+    settings = parse(["serve", "--plugin-dir", str(tmp_path), "--leaving-taint", "acme.dev/patching"], IN_CLUSTER)
+    assert isinstance(settings, Serve)
+    assert {"acme.dev/patching", "node.kubernetes.io/unschedulable"} <= settings.leaving_taints
+
+
 def test_status() -> None:
     assert parse(["status"], {}) == Status(run_dir=Path("/run/ling"), as_json=False)
     assert parse(["status", "--run-dir", "/r", "--json"], {}) == Status(run_dir=Path("/r"), as_json=True)

@@ -23,7 +23,8 @@ def test_a_full_file() -> None:
             "slots": {
                 "prod/chat-0": {
                     **SLOT, "revisions": ["1a2b3c4d", "00000000"], "graceSeconds": 5, "holdSeconds": 2.5,
-                    "wish": {"pod": "chat-0-1a2b3c4d-1", "term": 3}, "leaving": True,
+                    "wish": {"pod": "chat-0-1a2b3c4d-1", "term": 3}, "leaving": True, "standbys": 2,
+                    "lameDuckSeconds": 15, "retiring": True, "leavesBy": 1764450000,
                 }
             },
             "callers": {"d000": KEEPER, "d255": ENGINE},
@@ -33,7 +34,7 @@ def test_a_full_file() -> None:
         "prod/chat-0": SlotSpec(
             name="prod/chat-0", deployment="chat", revision="1a2b3c4d", revisions=frozenset({"1a2b3c4d", "00000000"}),
             capacity=1 << 30, grace_seconds=5, hold_seconds=2.5, wish=Wish(pod="chat-0-1a2b3c4d-1", term=3),
-            leaving=True,
+            leaving=True, standbys=2, lame_duck_seconds=15, retiring=True, leaves_by=1764450000.0,
         )
     }  # fmt: skip
     assert directory.callers == {
@@ -51,6 +52,7 @@ def test_a_full_file() -> None:
 def test_defaults() -> None:
     spec = static.parse({"slots": {"try": SLOT}}).slots["default/try"]
     assert (spec.grace_seconds, spec.hold_seconds, spec.wish, spec.leaving) == (120, 60, None, False)
+    assert (spec.standbys, spec.lame_duck_seconds, spec.retiring, spec.leaves_by) == (0, 0, False, None)
     assert spec.revisions == {"1a2b3c4d"}
     assert static.parse({}) == static.Directory()
 

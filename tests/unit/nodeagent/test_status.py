@@ -46,6 +46,7 @@ def test_a_serving_slot() -> None:
         "WeightsHeld": "True",
         "Serving": "True",
         "Recovering": "False",
+        "Degraded": "False",
     }
 
 
@@ -122,3 +123,32 @@ def test_metrics_tell_slots_and_counters() -> None:
 
 def test_a_slot_that_is_gone_leaves_no_series() -> None:
     assert "slot=" not in scraped(Counters())
+
+
+def degraded(mind: Mind) -> tuple[str, str]:
+    seen = build_status(mind.slot, node="n", previous=None, now=1e9, monotonic=mind.now)
+    found = condition(seen, "Degraded")
+    return found["status"], found["reason"]
+
+
+def test_a_missing_standby_degrades() -> None:
+    mind, _ = serving()
+    mind.spec(standbys=1)
+    assert degraded(mind) == ("True", "StandbyMissing")
+    mind.engine("two", plan=10)
+    mind.start("two", "s2")
+    assert degraded(mind) == ("False", "NothingWrong")
+
+
+def test_a_hang_is_told_for_a_minute() -> None:
+    mind, rank = serving()
+    silent = Performance(in_flight=1, patience_ms=5000.0, requests=1)
+    mind.post(events.Performed(stream=mind["one"].stream, performance=silent))
+    mind.later(5)
+    assert degraded(mind) == ("True", "EngineHung")
+    mind.die(rank)
+    mind.serve("one", "s2")
+    mind.later(50)
+    assert degraded(mind) == ("True", "EngineHung")
+    mind.later(10)
+    assert degraded(mind) == ("False", "NothingWrong")

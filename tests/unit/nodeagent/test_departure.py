@@ -1,0 +1,126 @@
+"""A slot that is taken away in good order, and a node that must become empty in time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.slot_mind import Mind
+
+from ling_nodeagent import decisions as do
+from ling_nodeagent import events
+from ling_nodeagent.facts import Role
+from ling_nodeagent.listener import word_of
+
+
+def serving(**changes: float) -> tuple[Mind, int]:
+    mind = Mind(**{"lame_duck_seconds": 15.0, **changes})
+    mind.keeper()
+    mind.engine("one", plan=10)
+    return mind, mind.serve("one", "s1")
+
+
+def drained(mind: Mind) -> list[str]:
+    return [each.pod for each in mind.of(do.SetRole) if each.role is Role.DRAINING]
+
+
+def left(mind: Mind, seconds: float) -> None:
+    mind.post(events.SpecChanged(spec=mind.slot.spec, leaves_by=mind.now + seconds))
+
+
+def begin(mind: Mind, how: str) -> None:
+    if how == "preStop":
+        assert mind.slot.keeper is not None
+        mind.post(events.KeeperLeaving(conn=mind.slot.keeper.conn))
+    elif how == "operator":
+        mind.spec(retiring=True)
+    else:
+        left(mind, 1000)
+        mind.post(events.Leaving(stream=mind["one"].stream))
+
+
+@pytest.mark.parametrize("how", ["preStop", "operator", "engine evicted from a node that is left"])
+def test_the_last_engine_accepts_for_the_lame_ducks_time(how: str) -> None:
+    mind, rank = serving()
+    begin(mind, how)
+    mind.later(14.9)
+    assert drained(mind) == []
+    assert word_of(mind.slot, mind.now)[0]
+    mind.later(0.1)
+    assert drained(mind) == ["one"]
+    mind.die(rank)
+    mind.drops_acknowledged()
+    assert bool(mind.slot.sets) == how.startswith("engine"), "the slot itself is not taken away yet"
+
+
+def test_a_slot_that_serves_nobody_has_no_lame_duck() -> None:
+    mind = Mind(lame_duck_seconds=15.0)
+    keeper = mind.keeper()
+    mind.post(events.KeeperLeaving(conn=keeper))
+    assert mind.of(do.Released) == [do.Released(conn=keeper)]
+
+
+def test_a_deleted_slot_drains_at_once() -> None:
+    mind, _ = serving()
+    begin(mind, "preStop")
+    mind.post(events.SpecChanged(spec=None))
+    assert drained(mind) == ["one"]
+
+
+def test_a_slot_that_the_operator_retired_and_deleted_keeps_its_lame_duck() -> None:
+    mind, _ = serving()
+    begin(mind, "operator")
+    mind.later(5)
+    mind.post(events.SpecChanged(spec=None))
+    assert drained(mind) == []
+    mind.later(10)
+    assert drained(mind) == ["one"]
+
+
+def test_taken_back_in_time_nothing_happens() -> None:
+    mind, _ = serving()
+    begin(mind, "operator")
+    mind.later(5)
+    mind.spec(retiring=False)
+    mind.later(1000)
+    assert drained(mind) == []
+
+
+def test_an_engine_that_leaves_a_node_that_stays_goes_as_ever() -> None:
+    mind, _ = serving()
+    mind.post(events.Leaving(stream=mind["one"].stream))
+    assert drained(mind) == ["one"]
+
+
+def test_at_the_deadline_slot_and_engines_stop_being_ready_and_go_on_serving() -> None:
+    mind, _ = serving()
+    left(mind, 60)
+    mind.later(59.9)
+    assert word_of(mind.slot, mind.now)[0]
+    assert mind.of(do.HoldBack) == []
+    mind.later(0.1)
+    assert not word_of(mind.slot, mind.now)[0]
+    assert mind.of(do.Word)[-1].ready is False
+    assert [(each.pod, each.held_back) for each in mind.of(do.HoldBack)] == [("one", True)]
+    assert mind["one"].accepting
+    assert drained(mind) == []
+
+
+def test_a_launcher_that_comes_after_the_deadline_is_told_too() -> None:
+    mind, _ = serving()
+    left(mind, -1)
+    mind.engine("two", plan=10)
+    assert [(each.pod, each.held_back) for each in mind.of(do.HoldBack)] == [("one", True), ("two", True)]
+
+
+def test_uncordon_makes_them_ready_again() -> None:
+    mind, _ = serving()
+    left(mind, -1)
+    mind.post(events.SpecChanged(spec=mind.slot.spec))
+    assert [each.held_back for each in mind.of(do.HoldBack)] == [True, False]
+    assert word_of(mind.slot, mind.now)[0]
+
+
+def test_time_alone_wakes_the_agent() -> None:
+    mind, _ = serving()
+    left(mind, 60)
+    assert mind.wake is not None
+    assert mind.wake <= mind.now + 60

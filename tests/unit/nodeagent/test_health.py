@@ -1,0 +1,164 @@
+"""Servers that live and do not work are killed, and somebody else serves meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.slot_mind import Mind
+from tests.unit.nodeagent.test_standby import gos, promoted, with_standby
+
+from ling_nodeagent import decisions as do
+from ling_nodeagent import events
+from ling_nodeagent.facts import Performance, Phase, Role
+
+
+def performs(mind: Mind, pod: str, **fields: float) -> None:
+    known = {"patience_ms": 5000.0, **fields}
+    mind.post(events.Performed(stream=mind[pod].stream, performance=Performance(**known)))
+
+
+def test_a_request_without_a_token_for_its_patience_is_a_hang() -> None:
+    mind, first, _ = with_standby()
+    performs(mind, "one", in_flight=1, output_tokens=3)
+    mind.later(4.9)
+    assert mind.of(do.Kill) == []
+    mind.later(0.1)
+    (kill,) = mind.of(do.Kill)
+    assert (kill.pod, kill.server) == ("one", "s1")
+    assert kill.reason.startswith("EngineHung: 1 requests and no token for 5.0 s")
+    assert promoted(mind) == ["one", "two"], "the successor does not wait for the kernel"
+    assert mind["one"].fault == "EngineHung"
+    mind.die(first)
+    assert len(mind.of(do.Kill)) == 1
+
+
+def test_tokens_and_ended_requests_are_progress_one_more_request_is_not() -> None:
+    mind, _, _ = with_standby()
+    performs(mind, "one", in_flight=1, output_tokens=3)
+    mind.later(4)
+    performs(mind, "one", in_flight=1, output_tokens=4)
+    mind.later(4)
+    performs(mind, "one", in_flight=1, output_tokens=4, requests=1)
+    mind.later(4)
+    assert mind.of(do.Kill) == []
+    performs(mind, "one", in_flight=2, output_tokens=4, requests=1)
+    mind.later(1)
+    assert len(mind.of(do.Kill)) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"in_flight": 0}, id="nothing to do"),
+        pytest.param({"in_flight": 1, "patience_ms": 200_000.0}, id="it reads a long prompt"),
+        pytest.param({"in_flight": 1, "patience_ms": 0.0}, id="an engine of an earlier release"),
+    ],
+)
+def test_no_hang(fields: dict[str, float]) -> None:
+    mind, _, _ = with_standby()
+    performs(mind, "one", **fields)
+    mind.later(100)
+    assert mind.of(do.Kill) == []
+
+
+def test_who_begins_after_a_pause_has_all_its_patience() -> None:
+    mind, _, _ = with_standby()
+    performs(mind, "one", in_flight=0, requests=1)
+    mind.later(100)
+    performs(mind, "one", in_flight=1, requests=1)
+    mind.later(4.9)
+    assert mind.of(do.Kill) == []
+
+
+def test_connections_that_nobody_accepts_are_a_hang() -> None:
+    mind, _, _ = with_standby()
+    mind.later(100)
+    mind.post(events.QueueSeen(waiting=1))
+    mind.later(4)
+    mind.post(events.QueueSeen(waiting=3))
+    assert mind.of(do.Kill) == []
+    mind.later(1)
+    (kill,) = mind.of(do.Kill)
+    assert "connections wait" in kill.reason
+    assert promoted(mind) == ["one", "two"]
+
+
+def test_a_queue_that_empties_now_and_then_or_an_engine_that_reports_is_none() -> None:
+    mind, _, _ = with_standby()
+    for number in range(10):
+        mind.post(events.QueueSeen(waiting=5))
+        mind.later(3)
+        mind.post(events.QueueSeen(waiting=0 if number % 2 else 5))
+        performs(mind, "one", requests=number)
+    assert mind.of(do.Kill) == []
+
+
+def test_the_dead_servers_requests_are_not_its_successors() -> None:
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one", plan=10)
+    first = mind.serve("one", "s1")
+    performs(mind, "one", in_flight=7, output_tokens=1)
+    mind.die(first)
+    mind.serve("one", "s2")
+    assert mind["one"].performance.in_flight == 0
+    mind.later(100)
+    assert mind.of(do.Kill) == []
+
+
+def test_a_promoted_standby_that_does_not_accept_is_killed_too() -> None:
+    mind, first, second = with_standby()
+    mind.post(events.ListenerAsked(conn=second, re=1))
+    mind.die(first)
+    mind.later(5)
+    (kill,) = mind.of(do.Kill)
+    assert kill.pod == "two"
+    mind.die(second)
+    assert gos(mind)[2:] == ["two"] or gos(mind)[2:] == ["one"]
+
+
+def test_a_standby_that_gives_no_proof_is_killed_and_never_promoted() -> None:
+    mind, first, second = with_standby()
+    performs(mind, "two", proof_every_ms=60_000.0, proofs=1)
+    mind.later(154.9)
+    assert mind.of(do.Kill) == []
+    mind.later(0.1)
+    (kill,) = mind.of(do.Kill)
+    assert (kill.pod, mind["two"].fault, mind["two"].role) == ("two", "StandbyFailedProof", Role.GATED)
+    mind.die(first)
+    assert promoted(mind) == ["one"]
+    mind.die(second)
+    assert promoted(mind) == ["one"]
+
+
+def test_proofs_keep_a_standby() -> None:
+    mind, _, _ = with_standby()
+    for number in range(10):
+        performs(mind, "two", proof_every_ms=60_000.0, proofs=number)
+        mind.later(100)
+    assert mind.of(do.Kill) == []
+
+
+def test_a_hint_that_comes_true_kills_nobody_and_a_false_one_is_made_true() -> None:
+    mind, first, second = with_standby()
+    mind.post(events.DeathHinted(conn=first))
+    mind.die(first)
+    mind.says("two", "s2", Phase.ACCEPTING)
+    mind.serve("one", "s3")
+    mind.later(100)
+    assert mind.of(do.Kill) == []
+    mind.post(events.DeathHinted(conn=second))
+    mind.later(5)
+    (kill,) = mind.of(do.Kill)
+    assert kill.server == "s2"
+
+
+def test_a_killed_server_without_a_rank_is_gone_by_its_launchers_word() -> None:
+    """A stopped process does not connect again to a new agent."""
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one", plan=10, role=Role.ACTIVE, term=3, server="s1", phase=Phase.ACCEPTING)
+    mind.post(events.QueueSeen(waiting=1))
+    mind.later(5)
+    assert len(mind.of(do.Kill)) == 1
+    mind.says("one", "s1", Phase.EXITED, exit_code=-9)
+    assert gos(mind) == ["one"]

@@ -1,6 +1,6 @@
 # Every target makes what it needs: a bare machine (Debian, root) can start with any of them.
 BIN := .venv/bin
-.PHONY: setup fmt lint type unit integration cluster test try demo bench proto images cluster-up cluster-down
+.PHONY: setup fmt lint type unit integration sglang cluster test try demo bench proto images cluster-up cluster-down
 
 setup:         ## the Python environment
 	@hack/bootstrap python
@@ -14,11 +14,14 @@ unit: setup    ## pure modules; seconds
 	@$(BIN)/pytest -q tests/unit
 integration: setup  ## real processes on memfd, no cluster
 	@$(BIN)/pytest -q tests/integration
+sglang: setup  ## the real SGLang on a CPU: its loader, its arithmetic against the reference engine's
+	@hack/bootstrap sglang
+	@$(BIN)/pytest -q tests/sglang
 cluster:       ## kubelet and containers: on this machine, or where KUBECONFIG points
 	@hack/bootstrap
 	@$(BIN)/pytest -q tests/cluster
 test:          ## everything above; tests/house is lint and type
-	@hack/bootstrap
+	@hack/bootstrap python sglang cluster
 	@$(BIN)/pytest -q
 try: setup     ## fill, serve, kill, attach, serve: as plain processes, under a minute
 	@hack/try

@@ -34,7 +34,9 @@ def run(entry: str, control: socket.socket, settings: EngineSettings, runtime: R
         if entry == "describe":
             fdpass.send(control, described(runtime.describe(settings.model_settings())))
             return 0
-        return asyncio.run(server.serve(control, settings, runtime, server_id))
+        # The plain loop, whatever policy a runtime's import has set: connections are handed on by their descriptors.
+        serving = server.serve(control, settings, runtime, server_id)
+        return asyncio.run(serving, loop_factory=asyncio.SelectorEventLoop)
     except LingError as error:
         return _tell(control, error.exit_code, str(error))
     except Exception as error:

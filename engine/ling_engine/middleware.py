@@ -47,7 +47,8 @@ class Middleware:
         self._paths = paths
         self._more_metrics = more_metrics
         self._limit = limit
-        self._running: set[_Exchange] = set()
+        self._open: set[_Exchange] = set()
+        self._running: dict[_Exchange, requests.RequestRecord] = {}
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,8 +56,11 @@ class Middleware:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             exchange = _Exchange(scope["path"], send, self)
-            await self._answer(exchange, scope, receive)
-            self._metrics.answered(exchange.label, exchange.status)
+            self._open.add(exchange)
+            try:
+                await self._answer(exchange, scope, receive)
+            finally:
+                exchange.end()
         else:
             raise NotImplementedError(f"connections of type {scope['type']} are not served")
 
@@ -81,6 +85,19 @@ class Middleware:
         else:
             await self._app(scope, receive, exchange.send)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a response is not complete. An application may go on for a while after it; that is nobody's loss."""
+        return bool(self._open)
+
+    def ended(self, exchange: _Exchange) -> None:
+        """Its last byte was sent, or none will be."""
+        self._open.discard(exchange)
+        record = self._running.pop(exchange, None)
+        if record is not None:
+            self._metrics.ended(record)
+        self._metrics.answered(exchange.label, exchange.status)
+
     def cut(self) -> int:
         """Ends every running generation with an explicit error; returns how many there were."""
         for exchange in self._running:
@@ -94,7 +111,7 @@ class Middleware:
         record = requests.RequestRecord(emitted=self._metrics.emitted)
         requests.enter(record)
         self._metrics.began()
-        self._running.add(exchange)
+        self._running[exchange] = record
         try:
             await self._app(scope, receive, exchange.send)
         except asyncio.CancelledError:
@@ -108,9 +125,6 @@ class Middleware:
             if exchange.status:
                 raise
             await exchange.fail(500, f"the engine failed: {type(error).__name__}", "internal_error")
-        finally:
-            self._running.discard(exchange)
-            self._metrics.ended(record)
 
 
 class _Exchange:
@@ -122,6 +136,7 @@ class _Exchange:
         self.status = 0
         self.was_cut = False
         self._complete = False
+        self._ended = False
         self._events = False  # a stream of server-sent events
         self._send = send
         self._owner = owner
@@ -138,6 +153,14 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             self._complete = not message.get("more_body", False)
         await self._send(message)
+        if self._complete:
+            self.end()
+
+    def end(self) -> None:
+        """Once, whichever comes first: the response is complete, or the application has returned."""
+        if not self._ended:
+            self._ended = True
+            self._owner.ended(self)
 
     async def answer(self, status: int, body: bytes, kind: bytes, *headers: tuple[bytes, bytes]) -> None:
         fields = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .channel import Channel
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 _PR_SET_CHILD_SUBREAPER = 36
 _STATUS_PATIENCE_S = 0.5  # from a pidfd's word of death to the exit status, which comes by another way
 _EXIT_PATIENCE_S = 1.0  # from the end of its control socket to its death
+_ORPHANS_S = 2.0  # after a server's death, whose own children die a moment later
+_OURS = ("ling-server", "ling-check", "ling-zygote")  # what a process of ours calls itself
 _AGAIN_S = 1.0  # before a zygote that could not even start is started again
 UNKNOWN = -int(signal.SIGKILL)  # exit code of a child that nobody could ask
 
@@ -68,6 +71,7 @@ class Processes:
         self._ready = False
         self._children: set[Child] = set()
         self._closed = False
+        self._bereft_until = 0.0  # until then every orphan is a dead server's
         self.zygote_starts = 0
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -137,7 +141,22 @@ class Processes:
             self._loop.remove_reader(child.pidfd)
         child.timers.append(self._loop.call_later(_STATUS_PATIENCE_S, self._end, child, UNKNOWN))
 
+    def _kill_orphans(self) -> None:
+        """What a server that has just died left behind comes to its subreaper, this process: none may hold memory."""
+        if self._loop.time() > self._bereft_until:
+            return
+        known = {self._zygote_pid, *(child.pid for child in self._children)}
+        for pid in _children_of(os.getpid()):
+            if pid not in known and _name_of(pid) not in _OURS:
+                _log.warning("orphan=killed pid=%d name=%s", pid, _name_of(pid))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
     def _reap(self) -> None:
+        self._reap_all()
+        self._kill_orphans()
+
+    def _reap_all(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -169,6 +188,8 @@ class Processes:
             self._loop.remove_reader(child.pidfd)
             os.close(child.pidfd)
             child.pidfd = None
+        self._bereft_until = self._loop.time() + _ORPHANS_S
+        self._kill_orphans()
         child.ended(code)
 
     def _zygote_ended(self, code: int) -> None:
@@ -185,3 +206,16 @@ class Processes:
         _log.error("zygote=failed code=%d", code)
         self._loop.call_later(_AGAIN_S, self.start)
         self._failed(code)
+
+
+def _children_of(pid: int) -> list[int]:
+    """Of its main thread, which has all of them."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _name_of(pid: int) -> str:
+    """ "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -32,11 +32,11 @@ class RequestRecord:
     correct: int = 0  # drafts that the target agreed with
     emitted: Callable[[int], None] = _nobody  # is told of tokens as they come, not only when the request ends
 
-    def token(self, count: int = 1) -> None:
-        """`count` tokens were emitted just now."""
+    def token(self, count: int = 1, since: float = 0.0) -> None:
+        """`count` tokens were emitted just now; `since` = when the first of them was, where they come in bundles."""
         now = time.monotonic()
         if not self.tokens:
-            self.first = now
+            self.first = since if self.began < since < now else now
         self.last = now
         self.tokens += count
         self.emitted(count)

@@ -119,7 +119,7 @@ class SlotServer:
         cut = self._app.cut()
         if cut:
             _log.warning("drain=cut requests=%d grace_s=%g", cut, grace_seconds)
-        if self._uvicorn.server_state.tasks:
+        if self._app.busy and self._uvicorn.server_state.tasks:
             await asyncio.wait(self._uvicorn.server_state.tasks, timeout=_CUT_PATIENCE_S)
         await self._close()
 
@@ -132,8 +132,7 @@ class SlotServer:
         await self._uvicorn.lifespan.shutdown()
 
     def _busy(self) -> bool:
-        state = self._uvicorn.server_state
-        return bool(state.connections or state.tasks)
+        return bool(self._uvicorn.server_state.connections) or self._app.busy
 
     def _protocol(self) -> H11Protocol:
         return H11Protocol(

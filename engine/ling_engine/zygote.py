@@ -136,13 +136,14 @@ def _name_process(name: str) -> None:
 
 def _insist_on_one_thread(runtime: Runtime) -> None:
     """A fork copies one thread only; whatever lock another one holds would stay locked in every server."""
-    others = [name for thread, name in _threads() if thread != os.getpid()]
-    unknown = sorted(set(others) - runtime.native_threads)
-    if unknown or threading.active_count() != 1:
+    others = sorted(name for thread, name in _threads() if thread != os.getpid())
+    if threading.active_count() != 1 or (others and not runtime.native_threads):
         raise BadInput(
-            f"--runtime {runtime.name}: its preload() left threads ({', '.join(unknown) or 'of Python'}); "
+            f"--runtime {runtime.name}: its preload() left threads beside the main one ({', '.join(others)}); "
             "a zygote must have one"
         )
+    if others:
+        _log.info("zygote=threads native=%s", ",".join(others))
 
 
 def _threads() -> list[tuple[int, str]]:

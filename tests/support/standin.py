@@ -238,7 +238,7 @@ class Standin:
     """The runtime."""
 
     name = "standin"
-    native_threads = frozenset[str]()
+    native_threads = False
 
     def preload(self, settings: ModelSettings) -> None:
         """Nothing to import; everything is."""

@@ -109,7 +109,7 @@ class Watched:
     def __init__(self, runtime: str) -> None:
         self._runtime = runtime
         self.name = f"watched {runtime}"
-        self.native_threads = frozenset[str]()
+        self.native_threads = False
 
     def preload(self, settings: ModelSettings) -> None:
         self._inner().preload(settings)

@@ -57,7 +57,7 @@ class Reference(Runtime):
     """Chosen with `--runtime reference`."""
 
     name = "reference"
-    native_threads = frozenset[str]()
+    native_threads = False
 
     def preload(self, settings: ModelSettings) -> None:
         """Importing this module has imported everything."""

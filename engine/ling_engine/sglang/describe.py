@@ -5,7 +5,6 @@ Nothing here touches a GPU or reads a weight.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ from .identity import Layout, identities
 from .shape import shape_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ling_engine.runtime import ModelSettings
 
     from .arguments import Arguments
@@ -50,11 +51,14 @@ def command(settings: ModelSettings, device: Device) -> tuple[Wishes, Arguments]
     return wanted, arguments.command_line(wanted, shape, families.family(device.capability))
 
 
-def describe(settings: ModelSettings, device: Device) -> Description:
-    """Raises BadInput with one sentence: of ours, or SGLang's own."""
+def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]) -> Description:
+    """`environ` as it was before SGLang was imported, which sets some itself.
+
+    Raises BadInput with one sentence: of ours, or SGLang's own.
+    """
     wanted, called = command(settings, device)
     found = resolution.resolve(called.argv)
-    variables = {name: value for name, value in {**os.environ, **called.env}.items() if name.startswith("SGLANG_")}
+    variables = {name: value for name, value in {**environ, **called.env}.items() if name.startswith("SGLANG_")}
     verdict = allowed.judge(found.resolved, found.defaults, variables, wanted.weight_cache)
     target = provenance.checkpoint(settings.path, settings.revision)
     shape = shape_of(target.config)

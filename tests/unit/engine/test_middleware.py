@@ -228,3 +228,20 @@ def test_a_first_token_is_told_at_once_and_every_token_counted_once() -> None:
     assert told == [1]
     assert metrics.performance()["output_tokens"] == 3
     assert "ling_output_tokens_total 3.0" in metrics.text()
+
+
+async def linger(scope: Any, receive: Any, send: Any) -> None:
+    await answer(scope, receive, send)
+    await asyncio.Event().wait()
+
+
+async def test_a_complete_response_is_no_work_in_flight_whatever_its_application_does_after_it() -> None:
+    call = Call(linger)
+    task = asyncio.create_task(call.run())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (call.metrics.in_flight, call.metrics.requests, call.middleware.busy) == (0, 1, False)
+    assert call.middleware.cut() == 0
+    task.cancel()
+    await asyncio.wait([task])
+    assert call.metrics.requests == 1

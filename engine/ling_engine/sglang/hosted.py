@@ -1,0 +1,160 @@
+"""The body of a server that runs SGLang: its ranks attach the weights, its tokenizer manager and application live here.
+
+Two threads: the event loop (desk, HTTP, tokenizer manager) and the model thread, which forks SGLang's processes, waits
+for them and lives on, since they are told to die with the thread that made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+from typing import TYPE_CHECKING
+
+from ling_api.errors import DeviceError
+from ling_engine.body import Body
+from ling_engine.runtime import OFF
+
+from . import arguments, children, describe, device, launch, preload, seat
+from .desk import Desk, RankDied
+from .routes import PATHS
+from .seat import Seat
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from ling_engine.body import Room
+    from ling_engine.paths import Paths
+    from ling_engine.runtime import Runtime
+
+_log = logging.getLogger(__name__)
+_SHORT, _NEW = (10, 11, 12), 8  # what SGLang's own warm-up asks for
+_DESK_FIRST_S = 0.01  # for the reason that a rank gave itself
+_LONG = 1024  # tokens of a prompt that reaches the kernels of long ones, where the context allows it
+
+
+class Hosted(Body):
+    """SGLang and its processes."""
+
+    def __init__(self, room: Room, runtime: Runtime, here: describe.Device) -> None:
+        self._room = room
+        self._runtime = runtime
+        self._here = here
+        self._settings = room.settings.model_settings()
+        self._desk = Desk(self._settings.tp)
+        self._loop = asyncio.get_running_loop()
+        self._forked = asyncio.Event()
+        self._launching: asyncio.Future[launch.Launched] | None = None
+        self._launched: launch.Launched | None = None
+        self._watch: children.Watch | None = None
+        self._roles: tuple[str, ...] = ()
+        self._loop.add_signal_handler(signal.SIGQUIT, self._quit)
+
+    async def attach(self) -> None:
+        room = self._room
+        argv = await room.thread.run(self._prepare)
+        room.tell("opened")
+        forks = launch.Forks(keep=self._desk.filenos(), ranks=self._ranks_forked, everyone=self._all_forked)
+        self._launching = asyncio.ensure_future(room.thread.run(launch.launch, argv, forks))
+        forked = asyncio.ensure_future(self._forked.wait())
+        await asyncio.wait([self._launching, forked], return_when=asyncio.FIRST_COMPLETED)
+        forked.cancel()
+        if self._settings.weight_cache == OFF:
+            await self._launching
+            return
+        room.start(self._desk.serve(room.ask, self._tell, room.progress))
+        attached = asyncio.ensure_future(self._desk.complete(self._roles))
+        await asyncio.wait([self._launching, attached], return_when=asyncio.FIRST_COMPLETED)
+        if not attached.done():
+            attached.cancel()
+            await self._launching  # raises what made it end
+            self._desk.require(self._roles)
+
+    def _prepare(self) -> list[str]:
+        """In the model thread: what to call SGLang with, and what its ranks will inherit."""
+        random.seed()  # the zygote's state is every server's; SGLang picks ports with it
+        wanted, called = describe.command(self._settings, self._here)
+        self._roles = arguments.roles(wanted.algorithm)
+        argv = [one for one in called.argv if one != "--skip-server-warmup"]
+        if not preload.has_tokenizer(self._settings.path):
+            _log.warning("tokenizer=none model=%s only prompts of ids are understood", self._settings.path)
+            argv.append("--skip-tokenizer-init")
+        if wanted.weight_cache != OFF:
+            found = self._runtime.describe(self._settings)
+            seat.prepare(
+                Seat(
+                    run_dir=self._room.settings.run_dir,
+                    server=self._room.server_id,
+                    identities={(one.role, one.rank): one.identity for one in found.sets},
+                    revision=self._settings.revision,
+                    memory="memfd" if self._here.capability is None else "cuda",
+                    desk=self._desk,
+                )
+            )
+        return argv
+
+    def _ranks_forked(self) -> None:
+        if device.initialized():
+            raise DeviceError("this server called the GPU's driver before it forked its ranks: they could not use it")
+        self._loop.call_soon_threadsafe(self._forked.set)
+
+    def _all_forked(self, pids: dict[str, int]) -> None:
+        self._watch = children.Watch(pids, self._child_died)
+        _log.info("sglang=forked %s", " ".join(f"{name.replace(' ', '-')}={pid}" for name, pid in pids.items()))
+
+    def _child_died(self, name: str) -> None:
+        """In the watching thread."""
+        self._loop.call_soon_threadsafe(lambda: self._room.start(self._lost(f"{name} died")))
+
+    def _quit(self) -> None:
+        """SIGQUIT: how SGLang's processes say that they failed. A rank with a seat has said more at the desk."""
+        self._room.start(self._lost("a process of SGLang failed; its log says why"))
+
+    async def _lost(self, how: str) -> None:
+        await asyncio.sleep(_DESK_FIRST_S)
+        raise RankDied(how)
+
+    def _tell(self, role: str, step: str) -> None:
+        self._room.tell(step if step == "filling" else f"{role}-{step}")
+
+    async def warm_up(self) -> None:
+        assert self._launching is not None, "attach comes first"  # noqa: S101
+        self._launched = launched = await self._launching
+        if self._settings.weight_cache != OFF:
+            self._desk.require(self._roles)
+        self._room.tell("ready")
+        _log.info("sglang=ready startup=%s", launched.info.get("startup_time"))
+        await self._generate(launched)
+        await launch.up(launched)
+
+    async def _generate(self, launched: launch.Launched) -> None:
+        if self._here.capability is None:  # a Triton interpreter: seconds a token, and nothing to compile
+            await launch.generate(launched, _SHORT, 1)
+            return
+        await launch.generate(launched, _SHORT, _NEW)
+        long = min(_LONG, self._settings.context_length - _NEW)
+        if long > len(_SHORT):
+            await launch.generate(launched, [10 + at % 90 for at in range(long)], _NEW)
+
+    def app(self) -> ASGIApp:
+        assert self._launched is not None, "warm_up comes first"  # noqa: S101
+        return launch.application(self._launched)
+
+    @property
+    def paths(self) -> Paths:
+        return PATHS
+
+    @property
+    def limit(self) -> int:
+        return self._settings.concurrency + self._settings.max_queue
+
+    def say_mapped(self) -> None:
+        """The ranks say it themselves, each on its own link."""
+
+    def metrics(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()

@@ -1,0 +1,75 @@
+"""SGLang as a runtime. Chosen with `--runtime sglang`; importing this module imports no SGLang."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ling_api.errors import BadInput, DeviceError, PluginMissing
+
+from . import describe, device, guards
+
+if TYPE_CHECKING:
+    from ling_engine.body import Body, Room
+    from ling_engine.runtime import Description, ModelSettings, ServedModel
+
+
+class Sglang:
+    """A Runtime, and Hosting."""
+
+    name = "sglang"
+    # The driver's library and the math libraries start some at import, before any CUDA call. They idle; glibc takes its
+    # own locks around a fork, and no other code of theirs runs in the zygote.
+    native_threads = True
+
+    def __init__(self) -> None:
+        self._facts: device.Facts | None = None
+        self._asked = False
+        self._environ: dict[str, str] = {}  # before SGLang was imported, which sets variables itself
+
+    def preload(self, settings: ModelSettings) -> None:
+        """Raises BadInput for settings, PluginMissing without SGLang, DeviceError when CUDA was touched."""
+        facts = self._device_facts()
+        guards.set_environment(facts)
+        _, called = describe.command(settings, device.described(facts))
+        for name, value in called.env.items():
+            os.environ.setdefault(name, value)
+        self._environ = dict(os.environ)
+        try:
+            import sglang  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise PluginMissing(
+                "--runtime sglang: this environment has no SGLang; use an engine image with it"
+            ) from error
+        from . import preload, provenance
+
+        if facts is not None:
+            guards.arm(facts)
+        preload.plugins()  # first: each of their hooks looks through all modules that are there
+        preload.modules()
+        if preload.has_tokenizer(settings.path):
+            preload.tokenizer(settings.path)
+        here = device.described(facts)
+        provenance.machine(here.kind, here.text)
+        if device.initialized():
+            raise DeviceError("importing SGLang has called the GPU's driver: no fork of this zygote could use the GPU")
+
+    def describe(self, settings: ModelSettings) -> Description:
+        self._environ = self._environ or dict(os.environ)
+        return describe.describe(settings, device.described(self._device_facts()), self._environ)
+
+    def open(self, settings: ModelSettings) -> ServedModel:
+        raise BadInput("SGLang computes in processes of its own; it has a body")
+
+    def body(self, room: Room) -> Body:
+        from .hosted import Hosted
+
+        return Hosted(room, self, device.described(self._device_facts()))
+
+    def _device_facts(self) -> device.Facts | None:
+        if not self._asked:
+            self._facts, self._asked = device.facts() if device.visible() else None, True
+        return self._facts
+
+
+RUNTIME = Sglang()

@@ -72,8 +72,7 @@ class PrivateModelLoader(stock.BaseModelLoader):  # type: ignore[misc]  # SGLang
         attached = ranks.side(rank).attach(role, twin, identity, _memory(place.memory))
         waited = time.monotonic() - began > _AT_ONCE_S
         self.preloaded_weights_bytes = _resident(attached, before - _free(place.memory) if waited else 0)
-        ranks.keep(role, model)
-        object.__setattr__(model, "ling_attached", attached)  # the mapping lives as long as the model
+        ranks.keep(role, model, attached)
         return model.eval()
 
     def _build(self, model_config: ModelConfig, device_config: DeviceConfig) -> tuple[nn.Module, Bare]:

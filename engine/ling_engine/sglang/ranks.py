@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +14,11 @@ from .rank_side import RankSide
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+    from ling_engine.cohort import Attached
+
 _UNKNOWN = 1  # exit code of what is none of ling_api.errors
 _sides: dict[int, RankSide] = {}  # by rank; a process is one rank
-_attached: list[tuple[str, torch.nn.Module]] = []  # role and model, for as long as this process lives
+_kept: list[tuple[str, torch.nn.Module, Attached]] = []  # never let go: graphs hold addresses of the mappings
 
 
 def side(rank: int) -> RankSide:
@@ -28,9 +28,9 @@ def side(rank: int) -> RankSide:
     return _sides[rank]
 
 
-def keep(role: str, model: torch.nn.Module) -> None:
-    """Remembers a model that reads a weight set."""
-    _attached.append((role, model))
+def keep(role: str, model: torch.nn.Module, attached: Attached) -> None:
+    """A model and the set that it reads live as long as this process."""
+    _kept.append((role, model, attached))
 
 
 def watched(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +48,7 @@ def watched(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def insist_on_complete_models() -> None:
     """What a draft was to be lent by the target is there by now. Raises AttachCheckFailed."""
-    for role, model in _attached:
+    for role, model, _ in _kept:
         for name, parameter in model.named_parameters():
             if parameter.is_meta:
                 raise AttachCheckFailed(f"parameter {name} of the {role} weights has no storage; nobody lent it one")

@@ -159,7 +159,7 @@ def _parts(value: object) -> Iterator[tuple[str | int, How, object]]:
         for kind in type(value).__mro__:
             slots = kind.__dict__.get("__slots__", ())
             names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-            names |= dict.fromkeys(kind.__dict__.get("__struct_fields__", ()))
+        names |= dict.fromkeys(getattr(type(value), "__struct_fields__", ()))  # as msgspec has it
         for name in names:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 yield name, "attribute", getattr(value, name)

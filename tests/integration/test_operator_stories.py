@@ -3,121 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.support.fake_kube import NAMESPACE, Died, FakeKube, controller
+from tests.support.fake_kube import Died
+from tests.support.operator_world import KEY, World, as_wanted, spec, started
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-from ling_operator.metrics import Metrics
 from ling_operator.reconcile import Reconciler
 from ling_operator.settings import Images, Settings
-
-SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1"))
-KEY = (NAMESPACE, "tiny")
-LOOP = asyncio.Runner()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _loop() -> Iterator[None]:
-    """One event loop for all looks of this module."""
-    with LOOP:
-        yield
-
-
-def spec(
-    *, image: str = "", replicas: int = 1, context: int = 4096, memory: str = "1Gi", **more: Any
-) -> dict[str, Any]:
-    engine = {"contextLength": context, **({"image": image} if image else {})}
-    return {
-        "model": {"source": "host:///tiny"},
-        "engine": engine,
-        "weightCache": {"memory": memory},
-        "replicas": replicas,
-        "rollout": {"progressDeadlineSeconds": 20},
-        "service": {"holdSeconds": 5},
-        **more,
-    }
-
-
-class World:
-    """A fake cluster and an operator that may be restarted at any time."""
-
-    def __init__(self) -> None:
-        self.kube = FakeKube()
-        self.restart()
-
-    def restart(self) -> None:
-        """A new operator process: it knows nothing."""
-        self.metrics = Metrics(lambda: 0)
-        self.reconciler = Reconciler(self.kube, SETTINGS, self.metrics, lambda: self.kube.now)  # type: ignore[arg-type]
-
-    def look(self) -> bool:
-        """One reconcile; whether it wrote anything."""
-        before = self.kube.writes
-        LOOP.run(self.reconciler.reconcile(KEY))
-        return self.kube.writes != before
-
-    def settle(self, rounds: int = 400) -> None:
-        """Work until nobody has anything to do for a while."""
-        calm = 0
-        for _ in range(rounds):
-            wrote = self.look()
-            before = [one["metadata"]["resourceVersion"] for one in self.kube.of_kind("Pod")]
-            self.kube.tick()
-            after = [one["metadata"]["resourceVersion"] for one in self.kube.of_kind("Pod")]
-            calm = calm + 1 if not wrote and before == after else 0
-            if calm > 3:
-                return
-        raise AssertionError(f"not calm after {rounds} rounds: {self.condition('Progressing')}")
-
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.kube.objects["LingDeployment", "tiny"].get("status") or {}
-        return status
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        found = next(one for one in self.status()["conditions"] if one["type"] == kind)
-        return found["status"], found["reason"]
-
-    def pods(self) -> list[str]:
-        return sorted(one["metadata"]["name"] for one in self.kube.of_kind("Pod"))
-
-    def events(self) -> list[str]:
-        return [one["reason"] for one in self.kube.of_kind("Event")]
-
-    def engine_images(self) -> set[str]:
-        engines = [one for one in self.kube.of_kind("Pod") if "ling.dev/revision" in one["metadata"]["labels"]]
-        return {one["spec"]["containers"][0]["image"] for one in engines}
-
-
-def started(**more: Any) -> World:
-    world = World()
-    world.kube.put_deployment("tiny", spec(**more))
-    world.settle()
-    return world
-
-
-def as_wanted(world: World, replicas: int) -> None:
-    """The end state of every story: exactly the slots, pods and revisions that the spec asks for."""
-    slots = world.kube.of_kind("LingSlot")
-    assert len(slots) == replicas
-    wanted = world.status()["updateRevision"]
-    for slot in slots:
-        mine = [one for one in world.kube.of_kind("Pod") if controller(one) == slot["metadata"]["uid"]]
-        assert sorted(one["metadata"]["labels"]["ling.dev/component"] for one in mine) == ["engine", "slot"]
-        assert slot["spec"]["revision"] == wanted
-        assert slot["spec"]["revisions"] == [wanted]
-        assert slot["status"]["active"]["pod"].startswith(f"{slot['metadata']['name']}-{wanted}-")
-    assert len(world.kube.of_kind("Pod")) == 2 * replicas
-    assert len(world.kube.serving()) == replicas
-    assert world.condition("Progressing") == ("True", "Complete")
-    assert world.condition("Ready")[0] == str(replicas > 0)
-    assert world.condition("UpdateInProgress")[0] == "False"
-    assert world.status()["currentRevision"] == wanted
 
 
 def test_first_start_makes_slot_engine_and_service() -> None:
@@ -342,10 +235,10 @@ def test_a_service_of_somebody_else_is_left_alone_and_named() -> None:
     world = World()
     foreign = {
         "kind": "Service",
-        "metadata": {"name": "tiny", "namespace": NAMESPACE},
+        "metadata": {"name": "tiny", "namespace": KEY[0]},
         "spec": {"selector": {"a": "b"}},
     }
-    LOOP.run(world.kube.create(foreign))
+    asyncio.run(world.kube.create(foreign))
     world.kube.put_deployment("tiny", spec())
     world.settle()
     assert world.kube.objects["Service", "tiny"]["spec"] == {"selector": {"a": "b"}}
@@ -406,80 +299,3 @@ def test_death_after_any_write_ends_in_the_same_state_without_an_extra_pod(specs
         as_wanted(world, specs[-1]["replicas"])
         assert sorted(name for kind, name in world.kube.created if kind == "Pod") == made, f"k={k}"
         assert len(world.events()) == len({one["metadata"]["name"] for one in world.kube.of_kind("Event")})
-
-
-IMAGES = st.sampled_from(["", "good:1", "good:2", "missing:1", "dying:1"])
-OPERATIONS = st.one_of(
-    st.tuples(st.just("edit"), IMAGES),
-    st.tuples(st.just("scale"), st.integers(0, 3)),
-    st.tuples(st.just("work"), st.integers(1, 12)),
-    st.tuples(st.just("wait"), st.sampled_from([1, 6, 30])),
-    st.tuples(st.just("die"), st.integers(1, 4)),
-    st.tuples(st.just("lose"), st.integers(0, 6)),
-    st.tuples(st.just("fail"), st.integers(0, 6)),
-)
-
-
-class Play:
-    """Interprets a random story. `harmless` while nothing but edits, scaling and restarts happened."""
-
-    def __init__(self) -> None:
-        self.world = World()
-        self.image, self.replicas, self.harmless = "", 2, True
-        self._put()
-        self.world.settle()
-
-    def _put(self) -> None:
-        self.world.kube.put_deployment("tiny", spec(image=self.image, replicas=self.replicas))
-
-    def _pod(self, number: int) -> str | None:
-        names = self.world.pods()
-        return names[number % len(names)] if names else None
-
-    def do(self, operation: str, argument: Any) -> None:
-        kube, world = self.world.kube, self.world
-        match operation:
-            case "edit":
-                self.image = argument
-                self._put()
-            case "scale":
-                self.replicas = argument
-                self._put()
-            case "work":
-                self._work(argument)
-            case "wait":
-                kube.now += argument
-            case "die":
-                kube.die_after = kube.writes + argument
-                try:
-                    self._work(8)
-                except Died:
-                    world.restart()
-                kube.die_after = 0
-            case "lose" if (name := self._pod(argument)) is not None:
-                self.harmless = False
-                kube.remove("Pod", name)
-            case "fail" if (name := self._pod(argument)) is not None:
-                self.harmless = False
-                kube.objects["Pod", name]["status"] = {"phase": "Failed", "reason": "Evicted"}
-
-    def _work(self, rounds: int) -> None:
-        for _ in range(rounds):
-            before = len(self.world.kube.serving())
-            self.world.look()
-            self.world.kube.tick()
-            if self.harmless and before and self.replicas:
-                assert self.world.kube.serving(), "a planned change left nobody serving"
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(OPERATIONS, max_size=14), st.integers(0, 3))
-def test_from_any_state_the_plan_leads_to_what_is_wanted(story: list[tuple[str, Any]], replicas: int) -> None:
-    play = Play()
-    for operation, argument in story:
-        play.do(operation, argument)
-    play.image, play.replicas = "good:3", replicas
-    play._put()
-    play._work(1)
-    play.world.settle(800)
-    as_wanted(play.world, replicas)

@@ -48,6 +48,7 @@ class Slot:
     serving: tuple[bool, str] | None = None
     clock: Callable[[], str] = _now
     node: str = NODE
+    recovering: bool = False
     written: Object | None = None
 
     def choose(self, spec: Object, engines: dict[str, Object]) -> None:
@@ -80,6 +81,7 @@ class Slot:
         if self.serving is None or self.serving[0] != on:
             self.serving = (on, self.clock())
         serving = {"type": "Serving", "status": str(on), "reason": "Active" if on else "NobodyAccepts", "message": ""}
+        recovering = {"type": "Recovering", "status": str(self.recovering), "reason": "Asked", "message": ""}
         held = {"type": "WeightsHeld", "status": "True", "reason": "Sealed", "message": ""}
         return {
             "node": self.node,
@@ -90,6 +92,7 @@ class Slot:
             "conditions": [
                 {**serving, "lastTransitionTime": self.serving[1]},
                 {**held, "lastTransitionTime": self.serving[1]},
+                {**recovering, "lastTransitionTime": self.serving[1]},
             ],
         }
 

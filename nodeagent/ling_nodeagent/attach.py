@@ -94,7 +94,11 @@ def _refusal(slot: Slot, launcher: Launcher, ask: Ask) -> do.Refused | None:
 
 
 def _wait_for(held: WeightSet | None, server: str) -> do.Wait | None:
-    if held is None or held.state is SetState.SEALED:
+    if held is None:
+        return None
+    if held.condemned and held.state is SetState.SEALED:
+        return do.Wait(reason=f"{held.set[:8]} is condemned and still in use: {held.condemned}", progress=0.0)
+    if held.state is SetState.SEALED:
         return None
     if held.state is SetState.DROPPING:
         return do.Wait(reason=f"{held.set[:8]} is being dropped: {held.reason}", progress=0.0)

@@ -248,9 +248,9 @@ def successor(slot: Slot, giver: Launcher | None) -> tuple[str, int] | None:
     """
     heir = active(slot)
     if heir is not None and heir is not giver and heir.accepting and heir.server is not None:
-        conns = [rank.conn for rank in slot.ranks.values() if rank.server == heir.server.id and rank.rank == 0]
-        if conns:
-            return "adopt", max(conns)
+        conn = slot.front_of(heir.server.id)
+        if conn:
+            return "adopt", conn
     if slot.recovering or slot.ending:
         return None
     gated = [each for each in slot.launchers.values() if _eligible(slot, each, float("inf"))]

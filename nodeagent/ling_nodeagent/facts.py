@@ -92,6 +92,8 @@ class WeightSet:
     refused: tuple[tuple[int, int], ...] = ()  # (connection, re) whose fill has ended otherwise
     told: frozenset[int] = frozenset()  # holders that were told to drop
     reason: str = ""  # why it is being dropped
+    condemned: str = ""  # why nobody is given it any more; it goes when the last that has it is dead
+    device_error_at: float | None = None  # when the last server that had it died of its device
 
     @property
     def replies(self) -> tuple[tuple[int, int], ...]:
@@ -180,6 +182,7 @@ class Launcher:
     term: int = 0
     server: Server | None = None
     last_server: str = ""  # the last one that died: late words about it are not news
+    last_sets: frozenset[str] = frozenset()  # what that one had attached
     asks: tuple[Ask, ...] = ()
     leaving: bool = False
     stop_due: bool = False  # crash loop: it must end
@@ -257,6 +260,8 @@ class Slot:
     queue_since: float | None = None  # since when connections have waited to be accepted, without a break
     sequence: int = 0
     message: str = ""  # the gate's sentence, or the fields that differ
+    condemned: str = ""  # the last sentence about a condemned set
+    condemned_at: float = 0.0
 
     @property
     def ending(self) -> bool:
@@ -281,6 +286,14 @@ class Slot:
             return True
         launcher = self.launcher_of(server=server)
         return launcher is not None and launcher.server is not None and not launcher.server.dead
+
+    def front_of(self, server: str) -> int:
+        """The connection of the server's process that talks HTTP; 0: none. It has the highest rank number.
+
+        A runtime that starts processes of its own numbers those from 0, and its main process after them.
+        """
+        found = [(rank.rank, rank.conn) for rank in self.ranks.values() if rank.server == server]
+        return max(found)[1] if found else 0
 
     @property
     def strangers(self) -> bool:

@@ -88,10 +88,9 @@ def _to_servers(slot: Slot, out: list[do.Decision]) -> Slot:
     slot = replace(slot, listener_asks=()) if slot.listener_asks else slot
     servers = [each.server for each in slot.launchers.values() if each.server is not None]
     stale = {server.id for server in servers if not server.dead and server.listener not in (0, slot.listener)}
-    for rank in slot.ranks.values() if stale else ():
-        if rank.server in stale:
-            out.append(do.SendListener(conn=rank.conn))
-            slot = _given(slot, rank.conn)
+    for conn in sorted(filter(None, map(slot.front_of, stale))):
+        out.append(do.SendListener(conn=conn))
+        slot = _given(slot, conn)
     return slot
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from . import condemned
 from . import decisions as do
 from .timings import Timings
 
@@ -101,7 +102,7 @@ def _of_slots(slots: Mapping[str, Slot]) -> Iterator[Metric]:
     recovering = GaugeMetricFamily("ling_agent_recovering", "1 while roles are not known again", labels=["slot"])
     serving = GaugeMetricFamily("ling_agent_serving", "1 while an engine accepts", labels=["slot"])
     for name, slot in slots.items():
-        for state, count in Counter(each.state.value for each in slot.sets.values()).items():
+        for state, count in Counter(map(condemned.state_of, slot.sets.values())).items():
             sets.add_metric([name, state], count)
         held.add_metric([name], sum(each.nbytes for each in slot.sets.values()))
         attachments.add_metric([name], sum(len(each.attached) for each in slot.sets.values()))

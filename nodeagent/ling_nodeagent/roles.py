@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from . import condemned
 from .facts import Launcher, Performance, Phase, Rank, Role, Server, SetState, Slot
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def _died(slot: Slot, launcher: Launcher, now: float) -> Slot:
         moved(launcher, Cause.DIED),
         server=replace(server, dead=True, dead_at=now),
         last_server=server.id,
+        last_sets=frozenset(name for name, held in slot.sets.items() if server.id in held.attached),
         died=not drained,
         deaths=deaths,
         performance=replace(launcher.performance, in_flight=0),
@@ -113,9 +115,8 @@ def _clear(slot: Slot, server: str) -> Slot:
     launcher = slot.launcher_of(server=server)
     if launcher is not None and launcher.server is not None:
         exit_code = launcher.server.exit_code
-        slot = slot.put(
-            replace(launcher, server=None, last_exit=launcher.last_exit if exit_code is None else exit_code)
-        )
+        last_exit = launcher.last_exit if exit_code is None else exit_code
+        slot = slot.put(replace(launcher, server=None, last_exit=last_exit))
     sets = {
         name: replace(held, attached=held.attached - {server}) if server in held.attached else held
         for name, held in slot.sets.items()
@@ -128,7 +129,7 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
     if launcher is None:
         return slot
     if event.server == launcher.last_server:
-        return _late_word(slot, launcher, event)
+        return _late_word(slot, launcher, event, now)
     server = launcher.server
     if server is None or (server.dead and server.id != event.server):
         server = Server(id=event.server)
@@ -137,7 +138,7 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
         return slot
     launcher = replace(launcher, server=_progressed(server, event))
     if event.phase is Phase.EXITED:
-        slot = slot.put(launcher)
+        slot = condemned.exited(slot.put(launcher), launcher, event.server, event.exit_code, now)
         known = any(rank.server == event.server for rank in slot.ranks.values())
         return slot if known else _lost(slot, launcher.uid, now)
     if event.phase is Phase.WARM:
@@ -145,9 +146,10 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
     return _fill_progress(slot.put(launcher), event)
 
 
-def _late_word(slot: Slot, launcher: Launcher, event: events.ServerChanged) -> Slot:
+def _late_word(slot: Slot, launcher: Launcher, event: events.ServerChanged, now: float) -> Slot:
     if event.phase is not Phase.EXITED:
         return slot
+    slot = condemned.exited(slot, launcher, event.server, event.exit_code, now)
     if launcher.server is not None and launcher.server.id == event.server:
         launcher = replace(launcher, server=replace(launcher.server, exit_code=event.exit_code))
     return _clear(slot.put(replace(launcher, last_exit=event.exit_code)), event.server)

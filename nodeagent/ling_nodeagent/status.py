@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ling_api import names
 
-from . import choose, health, standby
+from . import choose, condemned, health, standby
 from .facts import AGENT, Launcher, Role, SetState, Slot, WeightSet
 from .gate import committed
 
@@ -94,7 +94,7 @@ def _weight_set(held: WeightSet) -> Status:
         "role": held.role,
         "rank": held.rank,
         "bytes": held.nbytes,
-        "state": held.state.value,
+        "state": condemned.state_of(held),
         "progress": round(held.progress, 3),
         "holders": len(held.holders),
     }
@@ -151,6 +151,8 @@ def _degraded(slot: Slot, monotonic: float) -> tuple[bool, str, str]:
     if faults:
         last = max(faults, key=lambda each: each.fault_at)
         return True, last.fault, f"a server of {last.pod} lived and did not work: it was killed"
+    if condemned.shown(slot, monotonic):
+        return True, condemned.REASON, slot.condemned
     wanting = standby.missing(slot, choose.active(slot))
     if wanting:
         return True, "StandbyMissing", slot.message or f"{wanting} warm standbys are not there yet"

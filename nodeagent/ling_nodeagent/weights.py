@@ -251,6 +251,9 @@ def decide_unused(slot: Slot, now: float) -> Slot:
     """Sets that nobody will ask for any more begin to be dropped."""
     if slot.recovering or slot.strangers:
         return slot
+    for held in tuple(slot.sets.values()):
+        if held.condemned and held.state is SetState.SEALED and not held.attached:
+            slot = dropping(slot, held.set, held.condemned)
     reason = _unused_reason(slot)
     if not reason:
         return slot

@@ -1,0 +1,113 @@
+"""A set that an engine found wrong is given to nobody again, and filled anew once its last reader is gone."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.slot_mind import A, B, Mind
+
+from ling_nodeagent import condemned
+from ling_nodeagent import decisions as do
+from ling_nodeagent.facts import Phase, SetState
+from ling_nodeagent.status import build_status
+
+CHECK_FAILED, DEVICE_ERROR, KILLED = 5, 6, -9
+
+
+def died(mind: Mind, pod: str, server: str, conn: int, code: int, *, late: bool) -> None:
+    """The launcher's word and the kernel's, in either order."""
+    if not late:
+        mind.says(pod, server, Phase.EXITED, exit_code=code)
+    mind.die(conn)
+    if late:
+        mind.says(pod, server, Phase.EXITED, exit_code=code)
+
+
+def degraded(mind: Mind) -> tuple[str, str]:
+    status = build_status(mind.slot, node="n", previous=None, now=1e9, monotonic=mind.now)
+    found = next(one for one in status["conditions"] if one["type"] == "Degraded")
+    return found["status"], found["reason"]
+
+
+@pytest.fixture
+def mind() -> Mind:
+    """A set that was filled by an engine which has ended since; a second engine is there."""
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one")
+    conn = mind.start("one", "filler")
+    mind.says("one", "filler", Phase.EXITED, exit_code=0)
+    mind.die(conn)
+    assert mind.slot.sets[A.set].state is SetState.SEALED
+    return mind
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["the launcher's word first", "the kernel's word first"])
+def test_a_failed_check_condemns_and_the_next_cohort_fills(mind: Mind, late: bool) -> None:
+    conn = mind.fork("one", "bad")
+    assert isinstance(mind.attach("one", "bad"), do.Granted)
+    died(mind, "one", "bad", conn, CHECK_FAILED, late=late)
+    assert mind.slot.sets[A.set].state is SetState.DROPPING
+    assert degraded(mind) == ("True", condemned.REASON)
+    mind.drops_acknowledged()
+    mind.later(1)
+    mind.fork("one", "next")
+    assert isinstance(mind.attach("one", "next", request=2), do.Fill)
+
+
+def test_nobody_is_given_a_condemned_set_while_others_still_read_it(mind: Mind) -> None:
+    reader = mind.serve("one", "reader")
+    mind.engine("two")
+    conn = mind.fork("two", "bad")
+    mind.attach("two", "bad")
+    died(mind, "two", "bad", conn, CHECK_FAILED, late=False)
+    status = build_status(mind.slot, node="n", previous=None, now=1e9, monotonic=mind.now)
+    assert [one["state"] for one in status["weightSets"]] == ["condemned"]
+    mind.fork("two", "next")
+    waits = mind.attach("two", "next", request=2)
+    assert isinstance(waits, do.Wait)
+    assert "condemned" in waits.reason
+    mind.die(reader)
+    mind.drops_acknowledged()
+    assert isinstance(mind.answer("two", 2), do.Fill)
+
+
+@pytest.mark.parametrize(
+    ("codes", "gap", "wrong"),
+    [
+        pytest.param((DEVICE_ERROR, DEVICE_ERROR), 59.0, True, id="two in a row"),
+        pytest.param((DEVICE_ERROR, DEVICE_ERROR), 61.0, False, id="too far apart"),
+        pytest.param((DEVICE_ERROR, KILLED, DEVICE_ERROR), 10.0, False, id="not in a row"),
+        pytest.param((KILLED, KILLED, KILLED), 1.0, False, id="killed by somebody"),
+        pytest.param((DEVICE_ERROR,), 0.0, False, id="once"),
+    ],
+)
+def test_two_device_errors_in_a_row_condemn(mind: Mind, codes: tuple[int, ...], gap: float, wrong: bool) -> None:
+    for number, code in enumerate(codes):
+        conn = mind.start("one", f"s{number}")
+        died(mind, "one", f"s{number}", conn, code, late=False)
+        if number + 1 < len(codes):
+            mind.later(gap)
+    assert bool(mind.slot.condemned) == wrong
+
+
+def test_only_sets_that_the_server_had_are_condemned() -> None:
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one", (A, B))
+    first = mind.start("one", "filler", (A, B))
+    died(mind, "one", "filler", first, 0, late=False)
+    conn = mind.fork("one", "bad")
+    mind.attach("one", "bad", (A,))
+    died(mind, "one", "bad", conn, CHECK_FAILED, late=True)
+    assert mind.slot.sets[A.set].state is SetState.DROPPING
+    assert mind.slot.sets[B.set].state is SetState.SEALED
+
+
+def test_status_tells_of_it_for_a_while(mind: Mind) -> None:
+    conn = mind.fork("one", "bad")
+    mind.attach("one", "bad")
+    died(mind, "one", "bad", conn, CHECK_FAILED, late=False)
+    mind.drops_acknowledged()
+    assert degraded(mind) == ("True", condemned.REASON)
+    mind.later(condemned.SHOWN + 1)
+    assert degraded(mind)[1] != condemned.REASON

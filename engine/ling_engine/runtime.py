@@ -42,6 +42,7 @@ class ModelSettings:
     router_dtype: str = ""  # fp32 | bf16, "" = as the checkpoint says
     weight_cache: str = REQUIRED
     extra_args: tuple[str, ...] = ()  # for the runtime's own command line, each already one word
+    for_gpu: str = ""  # compute capability of a GPU that is not here: `describe` is asked about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,9 @@ class ServedModel(Protocol):
 
     def warm_up(self) -> None:
         """One short generation; afterwards the first request pays for nothing."""
+
+    def prove(self) -> None:
+        """One token whose id is known, while parked. Raises AttachCheckFailed when another one comes."""
 
     def app(self) -> ASGIApp:
         """The OpenAI-compatible application; it calls ling_engine.requests hooks for tokens and queue length."""

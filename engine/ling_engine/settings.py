@@ -30,6 +30,7 @@ COMMANDS = {
 }
 MAKE_MODEL = "write a random checkpoint of the real architecture"
 _REVISION = re.compile(r"[0-9a-f]{8}")
+_CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _DTYPES = ("auto", "bfloat16", "float32")
 _POLICIES = (REQUIRED, PREFERRED, OFF)
 _NAMED = ("reference", "sglang")
@@ -52,12 +53,14 @@ class EngineSettings:
     probe_port: int  # 0 = any free port
     runtime: str
     decoding: Decoding = PLAIN
+    proof_seconds: float = 60.0  # between two proofs of a parked server
     tp: int = 1
     concurrency: int = 4
     dtype: str = "auto"
     router_dtype: str = ""
     weight_cache: str = REQUIRED
     extra_args: tuple[str, ...] = ()
+    for_gpu: str = ""  # compute capability, as 9.0; of `check` alone
 
     def model_settings(self) -> ModelSettings:
         return ModelSettings(
@@ -73,6 +76,7 @@ class EngineSettings:
             router_dtype=self.router_dtype,
             weight_cache=self.weight_cache,
             extra_args=self.extra_args,
+            for_gpu=self.for_gpu,
         )
 
     def to_json(self) -> str:
@@ -123,8 +127,10 @@ def _add_flags(command: argparse.ArgumentParser, name: str, env: Mapping[str, st
     decoding.add_flags(command)
     _add_flags_of_big_engines(command)
     if name == "check":
+        add("--for-gpu", default="", metavar="X.Y", help="for a GPU of this compute capability, though none is here")
         return
     add("--revision", required=True, metavar="REV8", help="revision of the LingDeployment's engine part, 8 hex digits")
+    add("--proof-seconds", default="60", metavar="SECONDS", help="a parked server generates a known token that often")
     add("--grace-seconds", default="120", metavar="SECONDS", help="a request may take this long once draining began")
     add("--run-dir", default=env.get(names.ENV_RUN_DIR, names.RUN_DIR), metavar="DIR", help="folder of the sockets")
     add("--probe-port", default=env.get(names.ENV_PROBE_PORT, str(names.PROBE_PORT)), metavar="PORT")
@@ -154,6 +160,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> EngineSet
         served_name=args.served_model_name or model.absolute().name,
         context_length=_whole("--context-length", args.context_length, 1, 1 << 24),
         max_queue=_whole("--max-queue", args.max_queue, 1, 1 << 20),
+        proof_seconds=_seconds("--proof-seconds", getattr(args, "proof_seconds", "60")),
         grace_seconds=_seconds("--grace-seconds", getattr(args, "grace_seconds", "120")),
         run_dir=Path(getattr(args, "run_dir", names.RUN_DIR)).absolute(),
         probe_port=_whole("--probe-port", getattr(args, "probe_port", str(names.PROBE_PORT)), 0, 65535),
@@ -165,7 +172,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> EngineSet
         router_dtype=_one_of("--router-dtype", args.router_dtype, ("", "fp32", "bf16")),
         weight_cache=_one_of("--weight-cache", args.weight_cache, _POLICIES),
         extra_args=tuple(args.extra_arg),
+        for_gpu=_capability(getattr(args, "for_gpu", "")),
     )
+
+
+def _capability(text: str) -> str:
+    return _matching("--for-gpu", text, _CAPABILITY, "a compute capability like 9.0 or 10.0") if text else ""
 
 
 def _one_of(flag: str, text: str, known: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_api.errors import BadInput
+from ling_api.errors import AttachCheckFailed, BadInput
 from ling_engine.reference import app, tokenizer
 from ling_engine.reference.bounds import Bounds
 from ling_engine.reference.generate import Decoder
@@ -47,7 +47,12 @@ class ReferenceModel(ServedModel):
         )
 
     def warm_up(self) -> None:
-        self._generations.now(list(_WARM_UP), Bounds(limit=2))
+        self._known = self._generations.now(list(_WARM_UP), Bounds(limit=2))
+
+    def prove(self) -> None:
+        (found,) = self._generations.now(list(_WARM_UP), Bounds(limit=1))
+        if found != self._known[0]:
+            raise AttachCheckFailed(f"a parked server generates the token {found} where {self._known[0]} is known")
 
     def app(self) -> ASGIApp:
         return app.build(self._generations, self._offer)
@@ -73,8 +78,14 @@ class Reference(Runtime):
 
 
 def _parts(settings: ModelSettings) -> Parts:
-    if settings.tp != 1 or settings.dtype != "auto" or settings.router_dtype or settings.extra_args:
-        raise BadInput("--tp, --dtype, --router-dtype, --extra-arg: only for --runtime sglang; leave them out")
+    if (
+        settings.tp != 1
+        or settings.dtype != "auto"
+        or any((settings.router_dtype, settings.extra_args, settings.for_gpu))
+    ):
+        raise BadInput(
+            "--tp, --dtype, --router-dtype, --extra-arg, --for-gpu: only for --runtime sglang; leave them out"
+        )
     parts = parts_of(settings)
     most, least = parts.config.max_position_embeddings, len(_WARM_UP) + 2
     if not least <= settings.context_length <= most:

@@ -75,6 +75,13 @@ _ALWAYS: Final = (
         families=_GPUS,
     ),
     Switch(
+        name="--device",
+        value="cuda",
+        source="utils/common.py: it looks for a GPU else, and a check has none",
+        verified=H200,
+        families=_GPUS,
+    ),
+    Switch(
         name="TRITON_CACHE_AUTOTUNING",
         value="1",
         source="layers/attention/fla/kda.py: two kernels are tuned anew in every process without it; 4.9 -> 0.25 s",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import TYPE_CHECKING
 
 from ling_api.errors import BadInput, DeviceError, PluginMissing
 
-from . import describe, device, guards
+from . import describe as description
+from . import device, guards
+from .describe import Device
 
 if TYPE_CHECKING:
     from ling_engine.body import Body, Room
@@ -31,7 +34,7 @@ class Sglang:
         """Raises BadInput for settings, PluginMissing without SGLang, DeviceError when CUDA was touched."""
         facts = self._device_facts()
         guards.set_environment(facts)
-        _, called = describe.command(settings, device.described(facts))
+        _, called = description.command(settings, device.described(facts))
         for name, value in called.env.items():
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)
@@ -55,8 +58,13 @@ class Sglang:
             raise DeviceError("importing SGLang has called the GPU's driver: no fork of this zygote could use the GPU")
 
     def describe(self, settings: ModelSettings) -> Description:
-        self._environ = self._environ or dict(os.environ)
-        return describe.describe(settings, device.described(self._device_facts()), self._environ)
+        self._set_environment(settings)
+        if settings.for_gpu and self._device_facts() is None:
+            from . import elsewhere
+
+            with elsewhere.told(self._here(settings)):
+                return description.describe(settings, self._here(settings), self._environ)
+        return description.describe(settings, self._here(settings), self._environ)
 
     def open(self, settings: ModelSettings) -> ServedModel:
         raise BadInput("SGLang computes in processes of its own; it has a body")
@@ -64,7 +72,29 @@ class Sglang:
     def body(self, room: Room) -> Body:
         from .hosted import Hosted
 
-        return Hosted(room, self, device.described(self._device_facts()))
+        return Hosted(room, self, self._here(room.settings.model_settings()))
+
+    def _set_environment(self, settings: ModelSettings) -> None:
+        """Once, before SGLang is imported. Raises BadInput, PluginMissing."""
+        if self._environ:
+            return
+        _, called = description.command(settings, self._here(settings))
+        for name, value in called.env.items():
+            os.environ.setdefault(name, value)
+        self._environ = dict(os.environ)
+        if importlib.util.find_spec("sglang") is None:
+            raise PluginMissing("--runtime sglang: this environment has no SGLang; use an engine image that has it")
+
+    def _here(self, settings: ModelSettings) -> Device:
+        """The GPU that is here, or the one that is asked about."""
+        here = device.described(self._device_facts())
+        if not settings.for_gpu:
+            return here
+        major, minor = (int(part) for part in settings.for_gpu.split("."))
+        asked = (major, minor)
+        if here.capability not in (None, asked):
+            raise BadInput(f"--for-gpu {settings.for_gpu}: the GPU that is here has {here.text}; leave it out")
+        return Device(capability=asked)
 
     def _device_facts(self) -> device.Facts | None:
         if not self._asked:

@@ -1,4 +1,4 @@
-"""One weight set filled and attached in this process, over memfds: what two engines would do, without an agent."""
+"""One weight set filled and attached without an agent: what two engines would do, in one process or in two."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ling_api import checks, fdpass
 from ling_api.identity import Identity
 from ling_api.manifest import Layout, Manifest, plan_layout
 from ling_api.memory import memfd
+from ling_api.memory.base import holder
 
 if TYPE_CHECKING:
-    from ling_api.memory.memfd import MemfdMapping
+    from ling_api.memory.base import Mapping, RankMemory
     from ling_engine.sglang.twin import ModelTwin
 
 MEMORY = memfd.MemfdMemory()
@@ -22,13 +23,17 @@ class FilledSet:
     """A sealed set; `mapping` is the filler's, read-only by now."""
 
     manifest: Manifest
-    mapping: MemfdMapping
+    mapping: Mapping
     fds: tuple[int, ...]
 
-    def map(self) -> MemfdMapping:
+    def map(self, memory: RankMemory = MEMORY) -> Mapping:
         """As an attacher does."""
-        sizes = [region.size for region in self.manifest.regions]
-        return MEMORY.map([memfd.reader(fd) for fd in self.fds], sizes, writable=False)
+        reader = holder(memory.kind).reader
+        return memory.map([reader(fd) for fd in self.fds], self.sizes, writable=False)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [region.size for region in self.manifest.regions]
 
     def with_form(self, form: str) -> FilledSet:
         return replace(self, manifest=replace(self.manifest, form=form))
@@ -37,27 +42,27 @@ class FilledSet:
         fdpass.close_all(self.fds)
 
 
-def fill(twin: ModelTwin) -> FilledSet:
+def fill(twin: ModelTwin, memory: RankMemory = MEMORY) -> FilledSet:
     """The filler's steps in their order."""
-    layout = plan_layout(twin.specs(), granularity=MEMORY.granularity)
-    fds = [MEMORY.create(size) for size in layout.sizes]
-    mapping = MEMORY.map(fds, layout.sizes, writable=True)
+    layout = plan_layout(twin.specs(), granularity=memory.granularity, max_region=memory.max_region)
+    fds = [memory.create(size) for size in layout.sizes]
+    mapping = memory.map(fds, layout.sizes, writable=True)
     twin.bind(mapping, layout)
     content = twin.load(lambda _: None)
     start, tail = mapping.size, twin.tail(mapping, layout)
     sizes = list(layout.sizes)
     if tail:
-        sizes.append(-(-tail // MEMORY.granularity) * MEMORY.granularity)
-        fds.append(MEMORY.create(sizes[-1]))
+        sizes.append(-(-tail // memory.granularity) * memory.granularity)
+        fds.append(memory.create(sizes[-1]))
         mapping.extend(fds[-1], sizes[-1])
     tensors, form = twin.settle(mapping, start)
     mapping.make_read_only(fds)
     for fd in fds:
-        memfd.seal(fd)
+        holder(memory.kind).seal(fd)
     manifest = Manifest(
         identity=Identity.of(twin.role, {"model": "test"}),
         rank=twin.rank,
-        kind="memfd",
+        kind=memory.kind,
         tensors=Layout(tensors, tuple(sizes)).tensors,
         regions=checks.checksum_regions(mapping, sizes),
         content=content,

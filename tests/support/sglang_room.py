@@ -27,7 +27,7 @@ class Room(spine.Spine):
     """`up()` starts agent and keeper; `engine(pod, device)` an engine of SGLang on the same slot."""
 
     def up(self) -> None:
-        checkpoint.make_model(self.model, "mini", drafts=("nextn",), accept=0.8)
+        checkpoint.make_model(self.model, "mini")
         self.python("agent", "-m", "ling_nodeagent", "serve", "--static", str(self.static), "--run-dir", str(self.run))
         spine.until(lambda: (self.run / "d" / "d002" / "fd.sock").exists(), "the agent's folders")
         env = {"LING_RUN": str(self.run / "d" / "d000"), "LING_PORT": str(self.port), "LING_ADDRESS": "127.0.0.1"}

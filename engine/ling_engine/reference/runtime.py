@@ -16,7 +16,7 @@ from ling_engine.reference.openai_request import Offer
 from ling_engine.reference.parts import Parts, parts_of
 from ling_engine.reference.plan import plan_of
 from ling_engine.reference.sequence import Sequence
-from ling_engine.runtime import Description, ModelSettings, Runtime, ServedModel, WeightTwin
+from ling_engine.runtime import REQUIRED, Description, ModelSettings, Runtime, ServedModel, WeightTwin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as List
@@ -86,6 +86,8 @@ def _parts(settings: ModelSettings) -> Parts:
         raise BadInput(
             "--tp, --dtype, --router-dtype, --extra-arg, --for-gpu: only for --runtime sglang; leave them out"
         )
+    if settings.weight_cache != REQUIRED:
+        raise BadInput(f"--weight-cache {settings.weight_cache}: --runtime reference knows {REQUIRED} only")
     parts = parts_of(settings)
     most, least = parts.config.max_position_embeddings, len(_WARM_UP) + 2
     if not least <= settings.context_length <= most:

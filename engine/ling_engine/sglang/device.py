@@ -1,7 +1,8 @@
 """What this machine's first GPU is, found out by one short process: the asker itself stays clear of CUDA.
 
 A process that has called the driver's `cuInit` cannot fork children that use the GPU, so the zygote must not.
-`python -m ling_engine.sglang.device` prints the facts as JSON, or null where there is no GPU.
+`python -m ling_engine.sglang.device` prints the facts as JSON, or null where there is no GPU; with a number of GPUs,
+the free bytes of the one that has least.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ling_api.errors import DeviceError
@@ -74,6 +76,16 @@ def visible() -> bool:
     return os.path.exists("/dev/nvidiactl")  # noqa: PTH110
 
 
+def free(gpus: int) -> int:
+    """Bytes that are free on the GPU that has least, of the first `gpus`; of the host's memory where there is none."""
+    if not visible():
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) << 10
+    asked = [sys.executable, "-m", "ling_engine.sglang.device", str(gpus)]
+    told = subprocess.run(asked, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+    return int(json.loads(told.stdout))
+
+
 def initialized() -> bool:
     """Whether this very process has called `cuInit`. Calls nothing that would."""
     try:
@@ -106,6 +118,21 @@ def _ask() -> dict[str, Any] | None:
     return {"count": count.value, "properties": properties}
 
 
+def _free(gpus: int) -> int:
+    driver = ctypes.CDLL("libcuda.so.1")
+    _check(driver.cuInit(0), "cuInit")
+    least = []
+    for number in range(gpus):
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        _check(driver.cuDeviceGet(ctypes.byref(device), number), "cuDeviceGet")
+        _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
+        _check(driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+        size, total = ctypes.c_size_t(), ctypes.c_size_t()
+        _check(driver.cuMemGetInfo_v2(ctypes.byref(size), ctypes.byref(total)), "cuMemGetInfo")
+        least.append(size.value)
+    return min(least)
+
+
 _NO_GPU = (100, 34)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_STUB_LIBRARY
 
 
@@ -115,4 +142,4 @@ def _check(code: int, call: str) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_ask()))  # noqa: T201
+    print(json.dumps(_free(int(sys.argv[1])) if sys.argv[1:] else _ask()))  # noqa: T201

@@ -12,9 +12,9 @@ import random
 import signal
 from typing import TYPE_CHECKING
 
-from ling_api.errors import DeviceError
+from ling_api.errors import AttachCheckFailed, DeviceError
 from ling_engine.body import Body
-from ling_engine.runtime import OFF
+from ling_engine.runtime import OFF, PREFERRED
 
 from . import arguments, children, describe, device, launch, preload, seat
 from .desk import Desk, RankDied
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHORT, _NEW = (10, 11, 12), 8  # what SGLang's own warm-up asks for
+_AGENT_PATIENCE_S = 10.0  # with --weight-cache Preferred
 _DESK_FIRST_S = 0.01  # for the reason that a rank gave itself
 _LONG = 1024  # tokens of a prompt that reaches the kernels of long ones, where the context allows it
 
@@ -49,10 +50,14 @@ class Hosted(Body):
         self._launched: launch.Launched | None = None
         self._watch: children.Watch | None = None
         self._roles: tuple[str, ...] = ()
+        self._cached = self._settings.weight_cache != OFF
+        self._known = -1  # the first token of the warm-up
         self._loop.add_signal_handler(signal.SIGQUIT, self._quit)
 
     async def attach(self) -> None:
         room = self._room
+        if self._settings.weight_cache == PREFERRED:
+            self._cached = await self._slot_or_free_memory()
         argv = await room.thread.run(self._prepare)
         room.tell("opened")
         forks = launch.Forks(keep=self._desk.filenos(), ranks=self._ranks_forked, everyone=self._all_forked)
@@ -60,7 +65,7 @@ class Hosted(Body):
         forked = asyncio.ensure_future(self._forked.wait())
         await asyncio.wait([self._launching, forked], return_when=asyncio.FIRST_COMPLETED)
         forked.cancel()
-        if self._settings.weight_cache == OFF:
+        if not self._cached:
             await self._launching
             return
         room.start(self._desk.serve(room.ask, self._tell, room.progress))
@@ -80,19 +85,44 @@ class Hosted(Body):
         if not preload.has_tokenizer(self._settings.path):
             _log.warning("tokenizer=none model=%s only prompts of ids are understood", self._settings.path)
             argv.append("--skip-tokenizer-init")
-        if wanted.weight_cache != OFF:
-            found = self._runtime.describe(self._settings)
-            seat.prepare(
-                Seat(
-                    run_dir=self._room.settings.run_dir,
-                    server=self._room.server_id,
-                    identities={(one.role, one.rank): one.identity for one in found.sets},
-                    revision=self._settings.revision,
-                    memory="memfd" if self._here.capability is None else "cuda",
-                    desk=self._desk,
-                )
+        if not self._cached:
+            return _without(argv, "--load-format", arguments.LOAD_FORMAT)
+        found = self._runtime.describe(self._settings)
+        seat.prepare(
+            Seat(
+                run_dir=self._room.settings.run_dir,
+                server=self._room.server_id,
+                identities={(one.role, one.rank): one.identity for one in found.sets},
+                revision=self._settings.revision,
+                memory="memfd" if self._here.capability is None else "cuda",
+                desk=self._desk,
             )
+        )
         return argv
+
+    async def _slot_or_free_memory(self) -> bool:
+        """Preferred: whether the slot's weights are used. Not so if no agent answers and the GPUs have room for all."""
+        said = False
+        while True:
+            try:
+                async with asyncio.timeout(_AGENT_PATIENCE_S):
+                    await self._room.link.welcomed()
+                    return True
+            except TimeoutError:
+                free, wanted = await self._room.thread.run(self._free_and_wanted)
+            if free >= wanted:
+                _log.warning("weights=from-disk reason=agent-unreachable free=%d wanted=%d", free, wanted)
+                return False
+            if not said:
+                said = True
+                self._room.tell("waiting")
+            _log.warning("weights=waiting reason=agent-unreachable free=%d wanted=%d", free, wanted)
+
+    def _free_and_wanted(self) -> tuple[int, int]:
+        """Bytes of one rank: free where least is, and wanted."""
+        _, called = describe.command(self._settings, self._here)
+        wanted = sum(called.weights.values()) + sum(called.plan.private.values())
+        return device.free(self._settings.tp), wanted
 
     def _ranks_forked(self) -> None:
         if device.initialized():
@@ -121,7 +151,7 @@ class Hosted(Body):
     async def warm_up(self) -> None:
         assert self._launching is not None, "attach comes first"  # noqa: S101
         self._launched = launched = await self._launching
-        if self._settings.weight_cache != OFF:
+        if self._cached:
             self._desk.require(self._roles)
         self._room.tell("ready")
         _log.info("sglang=ready startup=%s", launched.info.get("startup_time"))
@@ -130,12 +160,18 @@ class Hosted(Body):
 
     async def _generate(self, launched: launch.Launched) -> None:
         if self._here.capability is None:  # a Triton interpreter: seconds a token, and nothing to compile
-            await launch.generate(launched, _SHORT, 1)
+            self._known = (await launch.generate(launched, _SHORT, 1))[0]
             return
-        await launch.generate(launched, _SHORT, _NEW)
+        self._known = (await launch.generate(launched, _SHORT, _NEW))[0]
         long = min(_LONG, self._settings.context_length - _NEW)
         if long > len(_SHORT):
             await launch.generate(launched, [10 + at % 90 for at in range(long)], _NEW)
+
+    async def prove(self) -> None:
+        assert self._launched is not None, "warm_up comes first"  # noqa: S101
+        found = (await launch.generate(self._launched, _SHORT, 1))[0]
+        if found != self._known:
+            raise AttachCheckFailed(f"a parked server generates the token {found} where {self._known} is known")
 
     def app(self) -> ASGIApp:
         assert self._launched is not None, "warm_up comes first"  # noqa: S101
@@ -158,3 +194,9 @@ class Hosted(Body):
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
+
+
+def _without(argv: list[str], flag: str, value: str) -> list[str]:
+    pairs = list(zip(argv, [*argv[1:], ""], strict=True))
+    at = pairs.index((flag, value)) if (flag, value) in pairs else len(argv)
+    return argv[:at] + argv[at + 2 :]

@@ -1,0 +1,360 @@
+"""Processes of a measurement on one machine: engines of stock SGLang, and slots with agent, keeper and our engines.
+
+Everything is started in a process group of its own, with its log in the output folder, and ended by that group's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hack.spine import children, free_port
+
+from ling_api import names
+from ling_api.errors import AgentUnreachable
+from ling_engine.decoding import Decoding
+from ling_engine.runtime import OFF, ModelSettings
+from ling_engine.sglang import describe
+from ling_nodeagent import __main__ as nodeagent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parents[2]
+REVISION = "0123abcd"
+CONTEXT = 4096
+SAFE = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+MODES = ("None", "NEXTN", "DSPARK")
+
+
+class Failed(Exception):
+    """Something did not happen; the one line is for the person who reads the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`tokens` as the engine told them (ids, or pieces of text); `times` of arrivals, monotonic, s."""
+
+    tokens: tuple[Any, ...]
+    times: tuple[float, ...]
+    began: float
+    rounds: int  # of verification, as the engine counts them; 0 = not told
+
+    @property
+    def ttft(self) -> float:
+        return self.times[0] - self.began
+
+    @property
+    def tpot(self) -> float:
+        """Seconds from token to token, the first one aside."""
+        return (self.times[-1] - self.times[0]) / max(len(self.tokens) - 1, 1)
+
+    @property
+    def accept(self) -> float:
+        return len(self.tokens) / self.rounds if self.rounds else 1.0
+
+
+@dataclass(slots=True)
+class Lab:
+    """`cpu`: a rehearsal without a GPU, of the reference runtime (or of SGLang's CPU lane)."""
+
+    out: Path
+    work: Path
+    cpu: bool = False
+    runtime: str = "sglang"
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    callers: list[str] = field(default_factory=list)
+    devices: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        (self.out / "logs").mkdir(parents=True, exist_ok=True)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._write_dist_info()
+
+    @property
+    def run(self) -> Path:
+        return self.work / "run"
+
+    @property
+    def env(self) -> dict[str, str]:
+        rooms = [str(ROOT / room) for room in ("engine", "api", "nodeagent", "operator", "")]
+        path = ":".join([*rooms, str(self.work / "dist"), os.environ.get("PYTHONPATH", "")])
+        found = {**os.environ, **SAFE, "PYTHONPATH": path.strip(":"), "PYTHONUNBUFFERED": "1"}
+        found.pop("PYTHONDONTWRITEBYTECODE", None)
+        return found | {"SGLANG_CACHE_DIR": os.environ.get("SGLANG_CACHE_DIR", str(self.work / "jit"))}
+
+    def start(self, name: str, *argv: str, **env: str) -> subprocess.Popen[bytes]:
+        with (self.out / "logs" / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                argv, env=self.env | env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
+                start_new_session=True,
+            )  # fmt: skip
+        return self.processes[name]
+
+    def alive(self, name: str) -> bool:
+        return name in self.processes and self.processes[name].poll() is None
+
+    def stop(self, name: str, how: int = signal.SIGKILL) -> None:
+        """The whole group, and what escaped from it as a child."""
+        process = self.processes.pop(name, None)
+        if process is None:
+            return
+        family = [process.pid, *descendants(process.pid)]
+        if how == signal.SIGTERM and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def end(self) -> None:
+        for name in sorted(self.processes, key=lambda one: one in ("agent",) or one.startswith("keeper")):
+            self.stop(name)
+
+    def until[T](self, look: Callable[[], T], what: str, seconds: float, *alive: str) -> T:
+        """Raises Failed when it is not so in time, or one of these processes ends before."""
+        deadline = time.monotonic() + seconds
+        while not (found := look()):
+            if time.monotonic() > deadline:
+                raise Failed(f"waited {seconds:.0f} s in vain for {what}")
+            for name in alive:
+                if not self.alive(name):
+                    raise Failed(f"{name} ended before {what}: {self.tail(name)}")
+            time.sleep(0.02)
+        return found
+
+    def tail(self, name: str, size: int = 300) -> str:
+        text = (self.out / "logs" / f"{name}.log").read_text(errors="replace")
+        return " ".join(text[-size:].split())
+
+    # slots
+
+    def agent(self) -> None:
+        self.tell()
+        argv = (sys.executable, "-m", "ling_nodeagent", "serve", "--static", str(self.work / "static.yaml"))
+        self.start("agent", *argv, "--run-dir", str(self.run))
+        self.until(lambda: (self.run / "d" / "d001" / names.FD_SOCKET).exists(), "the agent's folders", 60, "agent")
+
+    def slot(self, name: str, capacity: str = "100Gi") -> Slot:
+        """With its keeper; the agent runs."""
+        with self.lock:
+            made = self.slots[name] = Slot(self, name, capacity)
+            self.callers.append(f"  {made.device}: {{pod: {name}-0, uid: k-{name}, slot: {name}, component: slot}}")
+            self.tell()
+            if not self.alive("agent"):
+                self.agent()
+        made.keeper()
+        return made
+
+    def device(self) -> str:
+        self.devices += 1
+        return f"d{self.devices - 1:03}"
+
+    def tell(self) -> None:
+        slots = "\n".join(
+            f'  {one.name}: {{deployment: gpu, revision: "{REVISION}", capacity: {one.capacity}, graceSeconds: 5, '
+            f"holdSeconds: 3600}}"
+            for one in self.slots.values()
+        )
+        new = self.work / "static.new"
+        new.write_text(f"slots:\n{slots}\ncallers:\n" + "\n".join(self.callers) + "\n")
+        new.replace(self.work / "static.yaml")
+
+    def status(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = nodeagent.ask(self.run / names.STATUS_SOCKET)["slots"]
+        except (AgentUnreachable, KeyError):
+            return {}
+        return {name.rpartition("/")[2]: one for name, one in found.items()}
+
+    def _write_dist_info(self) -> None:
+        """What an installed package tells of itself, so that SGLang finds our plug-in without an installation."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        folder = self.work / "dist" / f"{project['name']}-{project['version']}.dist-info"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = []
+        for group, entries in project.get("entry-points", {}).items():
+            lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items()), ""]
+        (folder / "entry_points.txt").write_text("\n".join(lines))
+        text = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (folder / "METADATA").write_text(text)
+
+
+class Slot:
+    """One slot of the agent: a keeper, a port, engines."""
+
+    def __init__(self, lab: Lab, name: str, capacity: str) -> None:
+        self.lab, self.name, self.capacity = lab, name, capacity
+        self.device = lab.device()
+        self.port = free_port()
+        self.flags: dict[str, list[str]] = {}
+
+    def keeper(self) -> None:
+        env = {"LING_RUN": str(self.lab.run / "d" / self.device), "LING_PORT": str(self.port)}
+        env |= {"LING_ADDRESS": "127.0.0.1", "LING_PROBE_PORT": str(free_port())}
+        self.lab.start(f"keeper-{self.name}", sys.executable, "-m", "ling_nodeagent.keeper", **env)
+        self.lab.until(lambda: self.status().get("listener"), "the keeper's listener", 60, "agent")
+
+    def engine(self, pod: str, model: Path, mode: str, *more: str, **env: str) -> None:
+        caller = f'{{pod: {pod}, uid: u-{pod}, slot: {self.name}, component: engine, revision: "{REVISION}"}}'
+        with self.lab.lock:
+            device = self.lab.device()
+            self.lab.callers.append(f"  {device}: {caller}")
+            self.lab.tell()
+        flags = ["--model", str(model), "--revision", REVISION, "--run-dir", str(self.lab.run / "d" / device)]
+        flags += ["--probe-port", "0", "--grace-seconds", "5", "--served-model-name", "ling"]
+        flags += ["--runtime", self.lab.runtime, "--context-length", str(CONTEXT), "--decoding", mode]
+        if self.lab.runtime == "sglang":
+            flags += ["--concurrency", "1"]
+        self.flags[pod] = [*flags, *more]
+        self.again(pod, **env)
+
+    def again(self, pod: str, **env: str) -> None:
+        """The container of that pod, started (again)."""
+        self.lab.start(pod, sys.executable, "-m", "ling_engine", "run", *self.flags[pod], **env)
+
+    def status(self) -> dict[str, Any]:
+        return self.lab.status().get(self.name, {})
+
+    def engine_status(self, pod: str) -> dict[str, Any]:
+        return next((one for one in self.status().get("engines", []) if one["pod"] == pod), {})
+
+    def serves(self, pod: str, seconds: float) -> None:
+        """Waits until it accepts. Raises Failed."""
+        look = lambda: "accepting" in self.engine_status(pod).get("phases", {})  # noqa: E731
+        self.lab.until(look, f"{pod} to accept in slot {self.name}", seconds, pod)
+
+    def server(self, pod: str) -> int:
+        """The server's pid: launcher > zygote > server."""
+        for zygote in children(self.lab.processes[pod].pid):
+            for server in children(zygote):
+                return server
+        return 0
+
+    def kill_server(self, pod: str) -> float:
+        """SIGKILL; the monotonic time of it."""
+        pid = self.server(pod)
+        if not pid:
+            raise Failed(f"{pod} has no server to kill")
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        return killed
+
+    def phases(self, pod: str) -> dict[str, float]:
+        return {name: float(value) for name, value in self.engine_status(pod).get("phases", {}).items()}
+
+    def ask(self, prompt: Sequence[int], new: int) -> Answer:
+        return ask(self.port, prompt, new, text=self.lab.runtime == "reference")
+
+
+def settings(model: Path, mode: str, policy: str = OFF) -> ModelSettings:
+    decoding = {
+        "None": Decoding(),
+        "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=6),
+        "DSPARK": Decoding(algorithm="DSPARK", num_steps=1, draft=str(model / "dspark")),
+    }[mode]
+    return ModelSettings(
+        path=model, revision="", context_length=CONTEXT, max_queue=64, served_name="ling", decoding=decoding,
+        concurrency=1, weight_cache=policy,
+    )  # fmt: skip
+
+
+class Stock:
+    """SGLang as it comes, with the same flags, loading from disk."""
+
+    def __init__(self, lab: Lab, name: str, model: Path, mode: str, *more: str, **env: str) -> None:
+        self.lab, self.name, self.port = lab, name, free_port()
+        capability = None if lab.cpu else (9, 0)
+        _, called = describe.command(settings(model, mode), describe.Device(capability=capability))
+        argv = (*called.argv, "--host", "127.0.0.1", "--port", str(self.port), *more)
+        self.began = time.monotonic()
+        lab.start(name, sys.executable, "-m", "sglang.launch_server", *argv, **{**called.env, **env})
+
+    def ready(self, seconds: float) -> float:
+        """Seconds from the start to /ready."""
+        self.lab.until(lambda: get(self.port, "/ready") is not None, f"{self.name} to be ready", seconds, self.name)
+        return time.monotonic() - self.began
+
+    def ask(self, prompt: Sequence[int], new: int) -> Answer:
+        return ask(self.port, prompt, new)
+
+    def stop(self) -> None:
+        self.lab.stop(self.name)
+
+
+def ask(port: int, prompt: Sequence[int], new: int, *, text: bool = False, timeout: float = 300) -> Answer:
+    """Greedy, streamed, whatever ends an answer ignored. Raises Failed, OSError."""
+    parameters: dict[str, Any] = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
+    path, body = "/generate", {"input_ids": list(prompt), "sampling_params": parameters, "stream": True}
+    if text:
+        path = "/v1/completions"
+        body = {"model": "ling", "prompt": list(prompt), "max_tokens": new, "temperature": 0, "stream": True}
+    began, times, last, pieces = time.monotonic(), [], {}, []
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise Failed(f"HTTP {answer.status}: {answer.read()[:300]!r}")
+        while line := answer.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            last = json.loads(line[6:])
+            if "error" in last:
+                raise Failed(str(last)[:300])
+            times.append(time.monotonic())
+            pieces.append(last["choices"][0]["text"] if text and last.get("choices") else "")
+    if not times:
+        raise Failed(f"an answer without a token from port {port}")
+    meta = last.get("meta_info", {})
+    tokens = tuple(pieces) if text else tuple(last["output_ids"])
+    return Answer(tokens=tokens, times=tuple(times), began=began, rounds=int(meta.get("spec_verify_ct", 0)))
+
+
+def get(port: int, path: str) -> Any:
+    """The JSON (or text) that a path answers with 200; None for anything else."""
+    try:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            data = answer.read().decode(errors="replace")
+            if answer.status != 200:
+                return None
+            try:
+                return json.loads(data)
+            except ValueError:
+                return data or "ok"
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for child in children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def gpu_mib() -> int:
+    """MiB that are used on the first GPU, by whomever; 0 without a GPU."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    except (OSError, subprocess.CalledProcessError):
+        return 0

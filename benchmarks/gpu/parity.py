@@ -1,0 +1,144 @@
+"""Stock SGLang from disk, ours filling, ours attaching: the same tokens, the same rounds, the same pools."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ling_engine.reference.randoms import TEXT
+
+from .lab import Answer, Failed, Stock, get
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .lab import Lab, Slot
+    from .report import Report
+
+LEAST = {"None": 0.0, "NEXTN": 2.5, "DSPARK": 3.5}  # accept length that makes a comparison mean something
+SCAN = ("answered", "fetched", "read", "mapped", "bound", "checked", "attached", "warm", "accepting")
+
+
+@dataclass(slots=True)
+class Pair:
+    """What a mode's engines are, once they serve."""
+
+    mode: str
+    stock: Stock | None
+    slot: Slot | None
+    pod: str
+
+
+def prompts(count: int = 8, seed: int = 1) -> list[list[int]]:
+    """Of ids that the checkpoints treat as text; the last is long."""
+    drawing = random.Random(seed)
+    lengths = [drawing.randint(8, 160) for _ in range(count - 1)] + [700]
+    return [[drawing.choice(TEXT) for _ in range(length)] for length in lengths]
+
+
+def answers(engine: Stock | Slot, new: int) -> list[Answer]:
+    return [engine.ask(prompt, new) for prompt in prompts()]
+
+
+def start(lab: Lab, report: Report, model: Path, mode: str, *, patience: float) -> Pair:
+    """Disk-loaded and filling engines of a mode, at the same time; each may fail by itself."""
+    pod = f"ours-{mode}".lower()
+
+    def disk() -> Stock | None:
+        if lab.runtime == "reference":
+            return None
+        stock = Stock(lab, f"stock-{mode}".lower(), model, mode)
+        with report.part(f"{mode} disk-loaded start"):
+            report.row(f"{mode} disk-loaded ready", stock.ready(patience))
+            return stock
+        return None
+
+    def ours() -> Slot | None:
+        with report.part(f"{mode} filling start"):
+            began = time.monotonic()
+            slot = lab.slot(mode.lower())
+            slot.engine(pod, model, mode)
+            slot.serves(pod, patience)
+            report.row(f"{mode} filling serves", time.monotonic() - began, phases=slot.phases(pod))
+            return slot
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.submit(disk), pool.submit(ours)
+        return Pair(mode=mode, stock=one.result(), slot=two.result(), pod=pod)
+
+
+def compare(report: Report, what: str, found: list[Answer], wanted: list[Answer]) -> None:
+    """Tokens and rounds, position by position."""
+    same = [one.tokens == two.tokens for one, two in zip(found, wanted, strict=True)]
+    first = next(
+        (
+            (number, next((i for i, (a, b) in enumerate(zip(x.tokens, y.tokens, strict=False)) if a != b), -1))
+            for number, (x, y) in enumerate(zip(found, wanted, strict=True))
+            if x.tokens != y.tokens
+        ),
+        None,
+    )
+    report.row(f"{what}: equal answers", f"{sum(same)} of {len(same)}", "all", all(same), first_difference=first)
+    rounds = [one.rounds == two.rounds for one, two in zip(found, wanted, strict=True)]
+    report.row(f"{what}: equal rounds", f"{sum(rounds)} of {len(rounds)}", "all", all(rounds))
+
+
+def run(lab: Lab, report: Report, pair: Pair, new: int = 256) -> dict[str, list[Answer]]:
+    """Asks the engines that serve; then kills ours, and asks the one that attached."""
+    mode, found = pair.mode, dict[str, list[Answer]]()
+    if pair.stock is not None:
+        found["disk"] = answers(pair.stock, new)
+        mean = statistics.fmean(one.accept for one in found["disk"])
+        report.row(f"{mode} accept length", mean, f">= {LEAST[mode]}", mean >= LEAST[mode])
+        again = answers(pair.stock, new)
+        compare(report, f"{mode} disk-loaded twice", again, found["disk"])
+    if pair.slot is None:
+        return found
+    found["fill"] = answers(pair.slot, new)
+    pools = {"fill": tokens(pair.slot.port)}
+    took = respawn(report, pair)
+    report.row(f"{mode} respawn: SIGKILL to first token", took, "< 5 s", took < 5)
+    found["attach"] = answers(pair.slot, new)
+    pools["attach"] = tokens(pair.slot.port)
+    if pair.stock is not None:
+        pools["disk"] = tokens(pair.stock.port)
+        compare(report, f"{mode} filling and disk-loaded", found["fill"], found["disk"])
+        compare(report, f"{mode} attached and disk-loaded", found["attach"], found["disk"])
+    compare(report, f"{mode} attached and filling", found["attach"], found["fill"])
+    told = set(pools.values())
+    report.row(f"{mode} token pools", pools, "equal", len(told) == 1 and None not in told)
+    return found
+
+
+def respawn(report: Report, pair: Pair) -> float:
+    """SIGKILL to the server; seconds to the first token of a request that was sent at once."""
+    slot = pair.slot
+    if slot is None:
+        raise Failed(f"no engine of ours for {pair.mode}")
+    before = slot.server(pair.pod)
+    killed = slot.kill_server(pair.pod)
+    first = slot.ask(prompts()[0], 1).times[0] - killed
+    slot.lab.until(lambda: slot.server(pair.pod) not in (0, before), "the next server", 60, pair.pod)
+    slot.serves(pair.pod, 60)
+    phases = slot.phases(pair.pod)
+    report.row(f"{pair.mode} attached: phases ms", {name: round(phases[name], 1) for name in SCAN if name in phases})
+    if "filling" in phases:
+        report.row(f"{pair.mode} respawn fills nothing", "filled again", "attached", False)
+    if {"answered", "bound"} <= phases.keys():
+        loader = phases["bound"] - phases["answered"]
+        report.row(f"{pair.mode} answer to last parameter bound", loader, "<= 100 ms", loader <= 100)
+    return first
+
+
+def tokens(port: int) -> int | None:
+    """Slots of the token pool, as the engine says."""
+    info = get(port, "/server_info")
+    if not isinstance(info, dict):
+        return None
+    inside = info.get("internal_states") or [{}]
+    return info.get("max_total_num_tokens") or inside[0].get("max_total_num_tokens") or None

@@ -30,6 +30,7 @@ RESOURCE: Final = "ling.dev/node-agent"
 DEVICES: Final = 256
 RUN_DIR: Final = "/run/ling"
 MODELS_DIR: Final = "/models"
+CACHE_DIR: Final = "/var/cache/ling"  # of kernels compiled at run time; the same path in every container
 AGENT_SOCKET: Final = "agent.sock"  # gRPC, control
 FD_SOCKET: Final = "fd.sock"  # descriptors
 STATUS_SOCKET: Final = "status.sock"  # on the node, for `ling-nodeagent status`
@@ -43,6 +44,7 @@ BACKLOG: Final = 4096  # the keeper's listen(); every acceptor repeats it, becau
 
 # environment of engine containers
 ENV_RUN_DIR: Final = "LING_RUN"
+ENV_CACHE_DIR: Final = "LING_CACHE"
 ENV_PROBE_PORT: Final = "LING_PROBE_PORT"
 ENV_RUNTIME: Final = "LING_RUNTIME"
 

@@ -53,7 +53,7 @@ def described(description: Description) -> dict[str, Any]:
         {"role": one.role, "rank": one.rank, "nbytes": one.nbytes, "identity": one.identity.to_bytes().decode()}
         for one in description.sets
     ]
-    return {"op": "described", "sets": sets, "plan": dict(description.plan.private)}
+    return {"op": "described", "sets": sets, "plan": dict(description.plan.private), "jit": description.jit}
 
 
 def _tell(control: socket.socket, code: int, reason: str) -> int:

@@ -61,6 +61,7 @@ class Description:
 
     sets: tuple[SetDescription, ...]
     plan: MemoryPlan
+    jit: str = ""  # 64 hex digits of all that kernels compiled at run time depend on; "" = none are
 
 
 class WeightTwin(Protocol):
@@ -109,7 +110,7 @@ class ServedModel(Protocol):
         """One short generation; afterwards the first request pays for nothing."""
 
     def prove(self) -> None:
-        """One token whose id is known, while parked. Raises AttachCheckFailed when another one comes."""
+        """One token whose id is known, while parked. Raises DeviceError when another one comes."""
 
     def app(self) -> ASGIApp:
         """The OpenAI-compatible application; it calls ling_engine.requests hooks for tokens and queue length."""

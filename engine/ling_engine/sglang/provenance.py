@@ -6,6 +6,8 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,11 @@ def machine(kind: str, capability: str) -> Machine:
     """Of this environment; computed once a process, or inherited from the zygote."""
     versions, sources = _code()
     return Machine(versions=versions, sources=sources, kind=kind, capability=capability)
+
+
+def code_digest(kind: str, capability: str) -> str:
+    """sha256 of all that compiled kernels depend on: libraries, their files, the GPU's kind."""
+    return hashlib.sha256(json.dumps(asdict(machine(kind, capability)), sort_keys=True).encode()).hexdigest()
 
 
 @functools.cache

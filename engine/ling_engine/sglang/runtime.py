@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ling_api import names
 from ling_api.errors import BadInput, DeviceError, PluginMissing
 
 from . import describe as description
-from . import device, guards
+from . import device, guards, provenance
 from .describe import Device
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ class Sglang:
         facts = self._device_facts()
         guards.set_environment(facts)
         _, called = description.command(settings, device.described(facts))
-        for name, value in called.env.items():
+        for name, value in {**called.env, **_cache_folder()}.items():
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)
         try:
@@ -44,7 +47,7 @@ class Sglang:
             raise PluginMissing(
                 "--runtime sglang: this environment has no SGLang; use an engine image with it"
             ) from error
-        from . import preload, provenance
+        from . import preload
 
         if facts is not None:
             guards.arm(facts)
@@ -63,8 +66,13 @@ class Sglang:
             from . import elsewhere
 
             with elsewhere.told(self._here(settings)):
-                return description.describe(settings, self._here(settings), self._environ)
-        return description.describe(settings, self._here(settings), self._environ)
+                return self._described(settings)
+        return self._described(settings)
+
+    def _described(self, settings: ModelSettings) -> Description:
+        here = self._here(settings)
+        found = description.describe(settings, here, self._environ)
+        return replace(found, jit=provenance.code_digest(here.kind, here.text))
 
     def open(self, settings: ModelSettings) -> ServedModel:
         raise BadInput("SGLang computes in processes of its own; it has a body")
@@ -79,7 +87,7 @@ class Sglang:
         if self._environ:
             return
         _, called = description.command(settings, self._here(settings))
-        for name, value in called.env.items():
+        for name, value in {**called.env, **_cache_folder()}.items():
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)
         if importlib.util.find_spec("sglang") is None:
@@ -100,6 +108,14 @@ class Sglang:
         if not self._asked:
             self._facts, self._asked = device.facts() if device.visible() else None, True
         return self._facts
+
+
+def _cache_folder() -> dict[str, str]:
+    """Where compiled kernels go: one path in every container, since some of them hold absolute paths."""
+    folder = Path(os.environ.get(names.ENV_CACHE_DIR, names.CACHE_DIR))
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return {}
+    return {"SGLANG_CACHE_DIR": str(folder), "CUDA_CACHE_PATH": str(folder / "cuda")}
 
 
 RUNTIME = Sglang()

@@ -1,0 +1,106 @@
+"""Compiled kernels between the launcher and its agent: asked for once before the first server, offered when it serves.
+
+An engine never depends on it: without an agent that has them, kernels are compiled anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tarfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from ling_api import fdpass
+
+from .jitcache import JitCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_PATIENCE_S = 10.0  # of a server's start, from the word to go
+OFFER_AFTER_S = 30.0  # from the first request accepted: by then a few were answered, and what they needed is compiled
+
+
+class JitExchange:
+    """`put(message, fds)` sends a frame on the folder connection. All methods on the event loop."""
+
+    def __init__(self, folder: Path, put: Callable[[dict[str, Any], Sequence[int]], bool]) -> None:
+        usable = folder.is_dir() and os.access(folder, os.W_OK)
+        self._cache = JitCache(folder) if usable else None
+        self._put = put
+        self._key = ""
+        self._settled = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def named(self, key: str) -> None:
+        """What compiled kernels depend on, 64 hex digits; "" = this runtime compiles none."""
+        self._key = key
+        if self._cache is None or not key:
+            self._settled.set()
+
+    def met(self, agent_has_it: bool) -> None:
+        """An agent is there; `agent_has_it` = it keeps caches."""
+        if self._settled.is_set():
+            return
+        if not agent_has_it:
+            self._settled.set()
+            return
+        self._put({"op": "jit", "key": self._key}, ())
+
+    def came(self, message: dict[str, Any], fds: Sequence[int]) -> None:
+        """The agent's answer; the descriptors become ours."""
+        if self._cache is None or not fds or self._settled.is_set():
+            fdpass.close_all(fds)
+            self._settled.set()
+            return
+        self._run(self._unpack(self._cache, fds[0]))
+
+    async def settled(self) -> None:
+        """Until the folder is as full as it will be, or a server can wait no longer."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._settled.wait()
+        except TimeoutError:
+            _log.warning("jit=late patience_s=%g", _PATIENCE_S)
+            self._settled.set()
+
+    def offer(self) -> None:
+        """Packs what is new and sends it."""
+        if self._cache is not None and self._key:
+            self._run(self._offer(self._cache))
+
+    async def _unpack(self, cache: JitCache, fd: int) -> None:
+        began = time.monotonic()
+        try:
+            came = await asyncio.to_thread(cache.unpack, fd)
+        except (OSError, tarfile.TarError, ValueError) as error:
+            _log.warning("jit=broken reason=%r", str(error))
+        else:
+            _log.info("jit=unpacked files=%d ms=%.0f", came, (time.monotonic() - began) * 1000)
+        finally:
+            os.close(fd)
+            self._settled.set()
+
+    async def _offer(self, cache: JitCache) -> None:
+        try:
+            fd = await asyncio.to_thread(cache.pack)
+        except OSError as error:
+            _log.warning("jit=not-packed reason=%r", str(error))
+            return
+        if fd is None:
+            return
+        try:
+            size = os.fstat(fd).st_size
+            sent = self._put({"op": "jit-offer", "key": self._key, "bytes": size}, [fd])
+            _log.info("jit=offered bytes=%d sent=%s", size, sent)
+        finally:
+            os.close(fd)
+
+    def _run(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

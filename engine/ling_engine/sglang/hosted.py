@@ -12,11 +12,11 @@ import random
 import signal
 from typing import TYPE_CHECKING
 
-from ling_api.errors import AttachCheckFailed, DeviceError
+from ling_api.errors import DeviceError
 from ling_engine.body import Body
 from ling_engine.runtime import OFF, PREFERRED
 
-from . import arguments, children, describe, device, launch, preload, seat
+from . import arguments, children, describe, device, figures, launch, preload, seat
 from .desk import Desk, RankDied
 from .routes import PATHS
 from .seat import Seat
@@ -51,6 +51,7 @@ class Hosted(Body):
         self._watch: children.Watch | None = None
         self._roles: tuple[str, ...] = ()
         self._cached = self._settings.weight_cache != OFF
+        self._figures = figures.Figures(room.settings.run_dir)
         self._known = -1  # the first token of the warm-up
         self._loop.add_signal_handler(signal.SIGQUIT, self._quit)
 
@@ -78,6 +79,8 @@ class Hosted(Body):
 
     def _prepare(self) -> list[str]:
         """In the model thread: what to call SGLang with, and what its ranks will inherit."""
+        if figures.FLAG in self._settings.extra_args:
+            self._figures.begin()
         random.seed()  # the zygote's state is every server's; SGLang picks ports with it
         wanted, called = describe.command(self._settings, self._here)
         self._roles = arguments.roles(wanted.algorithm)
@@ -171,7 +174,7 @@ class Hosted(Body):
         assert self._launched is not None, "warm_up comes first"  # noqa: S101
         found = (await launch.generate(self._launched, _SHORT, 1))[0]
         if found != self._known:
-            raise AttachCheckFailed(f"a parked server generates the token {found} where {self._known} is known")
+            raise DeviceError(f"a parked server generates the token {found} where {self._known} is known")
 
     def app(self) -> ASGIApp:
         assert self._launched is not None, "warm_up comes first"  # noqa: S101
@@ -189,7 +192,7 @@ class Hosted(Body):
         """The ranks say it themselves, each on its own link."""
 
     def metrics(self) -> str:
-        return ""
+        return self._figures.text() if figures.FLAG in self._settings.extra_args else ""
 
     def close(self) -> None:
         if self._watch is not None:

@@ -1,4 +1,4 @@
-"""`ling-nodeagent serve | status`."""
+"""`ling-nodeagent serve | status | release`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ling_api import names
 from ling_api.errors import AgentUnreachable, BadInput, LingError
 
 from . import table
-from .settings import Serve, Status, parse
+from .settings import Release, Serve, Status, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,11 @@ TIMEOUT = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 2 bad input, 4 agent unreachable."""
+    """The exit code: 0, 1 not within the time, 2 bad input, 4 agent unreachable."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv, os.environ)
+        if isinstance(settings, Release):
+            return _release(settings)
         return _status(settings) if isinstance(settings, Status) else _serve(settings)
     except LingError as error:
         sys.stderr.write(f"ling-nodeagent: {error}\n")
@@ -49,6 +51,25 @@ def _serve(settings: Serve) -> int:
 def _status(settings: Status) -> int:
     known = ask(settings.run_dir / names.STATUS_SOCKET)
     sys.stdout.write((json.dumps(known, indent=2) if settings.as_json else table.render(known)) + "\n")
+    return 0
+
+
+def _release(settings: Release) -> int:
+    from . import release
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    slots = release.tell(settings.run_dir, settings.slots, on=not settings.undo)
+    if settings.undo:
+        say(f"{len(slots)} slots may take memory again")
+        return 0
+    status = settings.run_dir / names.STATUS_SOCKET
+    if not release.wait(lambda: ask(status), slots, settings.timeout, say):
+        say(f"not free after {settings.timeout:.0f} s; it goes on: ling-nodeagent status shows it")
+        return 1
+    say(f"{len(slots)} slots hold no memory; they take none until `ling-nodeagent release --undo`")
     return 0
 
 

@@ -50,6 +50,7 @@ REDUCERS: Final[Mapping[type, Callable[[Slot, Any, float], Slot]]] = MappingProx
     events.Performed: roles.performed,
     events.DeathHinted: health.death_hinted,
     events.QueueSeen: health.queue_seen,
+    events.Released: presence.released,
 })  # fmt: skip
 SMALL: Final = (turns.decide_turns, departure.decide_hold_back)
 ROUNDS: Final = 16  # far more than any chain of consequences is long

@@ -242,9 +242,16 @@ class Performed:
     performance: Performance
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """By hand: the slot gives its memory back (`on`), or may take it again."""
+
+    on: bool
+
+
 Event = (
     SpecChanged | CallersChanged | KeeperHello | LauncherConnected | RankConnected | Has | Ready | Disconnected
     | Mapped | PeerDead | Stored | ManifestStored | StoreFailed | Dropped | AgentClosed | KeeperLeaving | ListenerHeld
     | NoListener | ListenerAsked | Deposited | Sealed | SealRefused | LauncherHello | StreamGone | AttachAsked
-    | ServerChanged | Leaving | Performed | TermRemembered | DeathHinted | QueueSeen
+    | ServerChanged | Leaving | Performed | TermRemembered | DeathHinted | QueueSeen | Released
 )  # fmt: skip

@@ -245,6 +245,7 @@ class Slot:
     lame_until: float | None = None  # it is being taken away; until then its last engine accepts
     lame_over: bool = False
     gone: bool = False  # the LingSlot is deleted
+    released: bool = False  # its memory was given back by hand
     pod_gone: bool = False  # the slot pod's object is gone
     callers: tuple[Caller, ...] = ()
     keeper: Keeper | None = None
@@ -266,7 +267,7 @@ class Slot:
     @property
     def ending(self) -> bool:
         """Whether the slot's memory is to be given up."""
-        if self.pod_gone or self.lame_over:
+        if self.pod_gone or self.lame_over or self.released:
             return True
         deleted = self.gone or (self.spec is not None and self.spec.leaving)
         return deleted and not (self.spec is not None and self.spec.retiring and self.lame_until is not None)

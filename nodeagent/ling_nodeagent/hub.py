@@ -27,6 +27,7 @@ from .facts import Slot
 from .folders import Folders
 from .frames import Frames
 from .metrics import Counters, Snapshot
+from .release import Control
 from .status import build_status
 from .store import Store
 from .tickets import Tickets
@@ -84,6 +85,7 @@ class Agent:
         self._server: grpc.aio.Server | None = None
         self._status_server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
+        self._control = Control(self.slots, self.post)
 
     async def start(self) -> None:
         """Opens all sockets. Raises OSError, RuntimeError when a socket cannot be bound."""
@@ -96,6 +98,7 @@ class Agent:
         self._folders.link_agent()
         status = fdpass.listen(self._run_dir / names.STATUS_SOCKET, mode=0o600)
         self._status_server = await asyncio.start_unix_server(self._tell_status, sock=status)
+        await self._control.start(self._run_dir)
         self._look_at_queues()
         LOG.info("event=started run=%s", self._run_dir)
 
@@ -107,6 +110,7 @@ class Agent:
             self._looking.cancel()
         if self._status_server is not None:
             self._status_server.close()
+        self._control.stop()
         self._folders.close()
         for conn in tuple(self.connections.values()):
             conn.close()

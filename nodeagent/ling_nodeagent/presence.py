@@ -178,6 +178,10 @@ def keeper_leaving(slot: Slot, event: events.KeeperLeaving, now: float) -> Slot:
     return replace(slot, keeper=replace(slot.keeper, leaving=True))
 
 
+def released(slot: Slot, event: events.Released, now: float) -> Slot:
+    return replace(slot, released=event.on)
+
+
 def decide_welcomes(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
     out: list[do.Decision] = []
     for each in tuple(slot.launchers.values()):

@@ -38,17 +38,30 @@ class Status:
     as_json: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """`ling-nodeagent release`. `slots` None is all of the node; `timeout` in seconds."""
+
+    run_dir: Path
+    slots: tuple[str, ...] | None
+    undo: bool
+    timeout: float
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message} (see {self.prog} --help)")
 
 
-def parse(argv: Sequence[str], env: Mapping[str, str]) -> Serve | Status:
+def parse(argv: Sequence[str], env: Mapping[str, str]) -> Serve | Status | Release:
     """Raises BadInput; `--help` prints and exits as argparse does."""
     given = _parser().parse_args(argv)
     run_dir = _absolute(given.run_dir, "--run-dir")
     if given.command == "status":
         return Status(run_dir=run_dir, as_json=given.json)
+    if given.command == "release":
+        slots = None if given.all else tuple(given.slot)
+        return Release(run_dir=run_dir, slots=slots, undo=given.undo, timeout=given.timeout)
     static = Path(given.static) if given.static else None
     node = given.node if given.node is not None else env.get(ENV_NODE, "")
     if not node and static is None:
@@ -75,7 +88,9 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Serve | Status:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ling-nodeagent", description="Decides who attaches, fills, waits and serves on this node.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="serve|status", parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="serve|status|release", parser_class=_Parser
+    )
     shared = _Parser(add_help=False)
     shared.add_argument("--run-dir", default=names.RUN_DIR, metavar="DIR", help="of the agent's sockets (%(default)s)")
     serve = commands.add_parser("serve", help="run the agent", parents=[shared])
@@ -108,6 +123,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     status = commands.add_parser("status", help="print what the agent of this node knows", parents=[shared])
     status.add_argument("--json", action="store_true", help="as JSON")
+    release = commands.add_parser("release", help="give a slot's memory back by hand", parents=[shared])
+    which = release.add_mutually_exclusive_group(required=True)
+    which.add_argument("--slot", action="append", metavar="NAMESPACE/NAME", help="this one (repeatable)")
+    which.add_argument("--all", action="store_true", help="every slot of this node")
+    release.add_argument("--undo", action="store_true", help="they may take memory again")
+    release.add_argument("--timeout", type=float, default=180.0, metavar="SECONDS", help="to wait (%(default)s)")
     return parser
 
 

@@ -62,6 +62,8 @@ def _message(slot: Slot) -> str:
     loops = [each for each in slot.launchers.values() if each.stop_due]
     if loops:
         return f"{choose.CRASH_LOOP}: {loops[0].pod}: {loops[0].deaths} servers in a row died without a first token"
+    if slot.released:
+        return "released by hand: nothing starts until `ling-nodeagent release --undo`"
     return slot.message
 
 

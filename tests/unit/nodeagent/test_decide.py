@@ -53,6 +53,7 @@ SAMPLES: dict[type, events.Event] = {
         events.Performed(stream=STRANGER, performance=Performance()),
         events.DeathHinted(conn=STRANGER),
         events.QueueSeen(waiting=1),
+        events.Released(on=True),
     )
 }  # fmt: skip
 
@@ -109,7 +110,7 @@ def test_a_strangers_word_never_grants_drops_or_promotes(make: Callable[[], Mind
     before = mind.slot
     mind.post(SAMPLES[kind])
     harmful = (do.AnswerAttach, do.SetRole, do.Released, do.KeepManifest)
-    if kind not in (events.SpecChanged, events.CallersChanged):  # those are the directory's, and nobody's word
+    if kind not in (events.SpecChanged, events.CallersChanged, events.Released):  # the directory's word, and root's
         assert not [each for each in mind.said if isinstance(each, harmful)]
     if kind is not events.Has:
         assert mind.slot.sets.keys() == before.sets.keys()

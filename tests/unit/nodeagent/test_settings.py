@@ -7,7 +7,7 @@ import pytest
 from ling_api.errors import BadInput
 from ling_nodeagent import table
 from ling_nodeagent.__main__ import main
-from ling_nodeagent.settings import Serve, Status, parse
+from ling_nodeagent.settings import Release, Serve, Status, parse
 
 IN_CLUSTER = {"NODE_NAME": "n1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
@@ -41,10 +41,16 @@ def test_status() -> None:
     assert parse(["status", "--run-dir", "/r", "--json"], {}) == Status(run_dir=Path("/r"), as_json=True)
 
 
+def test_release() -> None:
+    assert parse(["release", "--all"], {}) == Release(run_dir=Path("/run/ling"), slots=None, undo=False, timeout=180.0)
+    some = parse(["release", "--slot", "a/b", "--slot", "a/c", "--undo", "--timeout", "5"], {})
+    assert some == Release(run_dir=Path("/run/ling"), slots=("a/b", "a/c"), undo=True, timeout=5.0)
+
+
 @pytest.mark.parametrize(
     ("argv", "env", "says"),
     [
-        pytest.param([], {}, "required: serve|status", id="no-command"),
+        pytest.param([], {}, "required: serve|status|release", id="no-command"),
         pytest.param(["drive"], {}, "invalid choice: 'drive'", id="unknown-command"),
         pytest.param(["serve", "--gpu"], {}, "unrecognized arguments: --gpu", id="unknown-flag"),
         pytest.param(["serve"], {"KUBECONFIG": "c"}, "--node: write the name of this node", id="no-node"),
@@ -59,6 +65,7 @@ def test_status() -> None:
             ["serve", "--static", "f", "--metrics-port", "70000"], {}, "--metrics-port: write a port", id="port"
         ),
         pytest.param(["serve", "--static", "f", "--metrics-port", "x"], {}, "invalid int value: 'x'", id="port-text"),
+        pytest.param(["release"], {}, "one of the arguments --slot --all is required", id="release-what"),
         pytest.param(["status", "--static", "f"], {}, "unrecognized arguments: --static f", id="flag-of-another"),
     ],
 )

@@ -1,0 +1,126 @@
+"""`ling-nodeagent release`: a slot's memory is given back by hand, and later allowed again.
+
+A descriptor of GPU memory blocks a reset, a driver's removal and MIG changes without showing as a process. Released, a
+slot drains its engines, drops every weight set and starts nothing until it is undone or the agent starts anew; the slot
+pod keeps its claim and its address. The command's side speaks over a socket that only the node's root reaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ling_api import fdpass
+from ling_api.errors import AgentUnreachable, BadInput
+
+from . import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from .facts import Slot
+
+LOG = logging.getLogger(__name__)
+SOCKET: Final = "control.sock"
+LONGEST: Final = 64 << 10  # bytes of a request
+PATIENCE: Final = 5.0  # seconds for an answer
+PAUSE: Final = 0.2  # seconds between two looks
+
+
+class Control:
+    """The agent's side: one JSON line in, one out. `post` takes an event into a slot's facts."""
+
+    def __init__(self, slots: Mapping[str, Slot], post: Callable[[str, events.Event], None]) -> None:
+        self._slots = slots
+        self._post = post
+        self._server: asyncio.Server | None = None
+
+    async def start(self, run_dir: Path) -> None:
+        """Raises OSError."""
+        sock = fdpass.listen(run_dir / SOCKET, mode=0o600)
+        self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=LONGEST)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = self.obey(await reader.readline())
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError, TimeoutError) as error:
+            LOG.debug("event=control-dropped error=%s", error)
+        finally:
+            writer.close()
+
+    def obey(self, line: bytes) -> dict[str, Any]:
+        """The answer to a request: the slots concerned, or what is wrong with it."""
+        try:
+            asked = json.loads(line)
+            wanted, on = asked["slots"], asked["on"]
+        except (ValueError, KeyError, TypeError):
+            return {"error": "a request is a JSON object with `slots` and `on`"}
+        if wanted is not None and not (isinstance(wanted, list) and all(isinstance(one, str) for one in wanted)):
+            return {"error": "`slots` is a list of names, or null for all"}
+        names = sorted(self._slots) if wanted is None else wanted
+        unknown = [name for name in names if name not in self._slots]
+        if unknown:
+            return {"error": f"no slot {unknown[0]} on this node; here are {', '.join(sorted(self._slots)) or 'none'}"}
+        for name in names:
+            LOG.warning("event=released slot=%s on=%s", name, bool(on))
+            self._post(name, events.Released(on=bool(on)))
+        return {"slots": names}
+
+
+def tell(run_dir: Path, slots: Sequence[str] | None, *, on: bool) -> list[str]:
+    """Ask the agent; the slots concerned. Raises AgentUnreachable, BadInput."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(PATIENCE)
+            sock.connect(str(run_dir / SOCKET))
+            sock.sendall(json.dumps({"slots": slots, "on": on}).encode() + b"\n")
+            with sock.makefile("rb") as lines:
+                answer: dict[str, Any] = json.loads(lines.readline())
+    except (OSError, ValueError) as error:
+        raise AgentUnreachable(f"no agent answers at {run_dir / SOCKET} ({error})") from error
+    if "error" in answer:
+        raise BadInput(answer["error"])
+    return list(answer["slots"])
+
+
+def left(known: Mapping[str, Any], slots: Sequence[str]) -> list[str]:
+    """What still holds memory in these slots, in words; nothing when all of it is free."""
+    out = []
+    for name in slots:
+        status = known["slots"].get(name)
+        if status is None:
+            continue
+        out += [f"{name}: weight set {one['set'][:12]} is {one['state']}" for one in status["weightSets"]]
+        out += [
+            f"{name}: engine {one['pod']} is {one['phase']}"
+            for one in status["engines"]
+            if one["phase"] not in ("gated", "exited", "")
+        ]
+    return out
+
+
+def wait(
+    look: Callable[[], Mapping[str, Any]], slots: Sequence[str], timeout: float, say: Callable[[str], None]
+) -> bool:
+    """Until nothing of these slots holds memory; whether that came true within `timeout` seconds."""
+    end, told = time.monotonic() + timeout, ""
+    while rest := left(look(), slots):
+        if rest[0] != told:
+            told = rest[0]
+            say(told)
+        if time.monotonic() > end:
+            return False
+        time.sleep(PAUSE)
+    return True

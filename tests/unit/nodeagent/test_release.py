@@ -1,0 +1,91 @@
+"""`ling-nodeagent release`: what a released slot does, what the socket answers, and when all memory is free."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.slot_mind import A, Mind
+
+from ling_nodeagent import decisions as do
+from ling_nodeagent import events, release
+from ling_nodeagent.facts import Role
+from ling_nodeagent.status import build_status
+
+
+def serving() -> tuple[Mind, int]:
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one")
+    return mind, mind.serve("one", "s1")
+
+
+def test_a_released_slot_drains_drops_and_starts_nothing_until_undone() -> None:
+    mind, conn = serving()
+    said = mind.post(events.Released(on=True))
+    assert [each for each in said if isinstance(each, do.SetRole)][-1].role is Role.DRAINING
+    mind.die(conn)
+    mind.drops_acknowledged()
+    assert not mind.slot.sets
+    before = len(mind.said)
+    mind.later(60)
+    assert not [each for each in mind.said[before:] if isinstance(each, do.Go)]
+    status = build_status(mind.slot, node="n", previous=None, now=mind.now)
+    assert status["message"].startswith("released by hand")
+    mind.post(events.Released(on=False))
+    mind.later(60)
+    assert [each for each in mind.said[before:] if isinstance(each, do.Go)], "it may start again"
+
+
+@pytest.mark.parametrize(
+    ("line", "answer", "posted"),
+    [
+        (b'{"slots": null, "on": true}', {"slots": ["a/x", "a/y"]}, [("a/x", True), ("a/y", True)]),
+        (b'{"slots": ["a/y"], "on": false}', {"slots": ["a/y"]}, [("a/y", False)]),
+        (b'{"slots": ["a/z"], "on": true}', {"error": "no slot a/z on this node; here are a/x, a/y"}, []),
+        (b'{"slots": [1], "on": true}', {"error": "`slots` is a list of names, or null for all"}, []),
+        (b'{"slots": "a/x"}', {"error": "a request is a JSON object with `slots` and `on`"}, []),
+        (b"[]", {"error": "a request is a JSON object with `slots` and `on`"}, []),
+        (b"", {"error": "a request is a JSON object with `slots` and `on`"}, []),
+    ],
+    ids=["all", "one", "unknown", "no names", "half", "no object", "nothing"],
+)
+def test_the_socket_obeys_or_says_what_is_wrong(line: bytes, answer: dict[str, Any], posted: list[Any]) -> None:
+    seen: list[Any] = []
+    control = release.Control(
+        {"a/y": Mind().slot, "a/x": Mind().slot}, lambda name, event: seen.append((name, event.on))
+    )
+    assert control.obey(line) == answer
+    assert seen == posted
+    json.dumps(answer)
+
+
+def test_memory_is_free_when_no_set_and_no_server_is_left() -> None:
+    mind, conn = serving()
+    known = {"slots": {mind.slot.name: build_status(mind.slot, node="n", previous=None, now=mind.now)}}
+    rest = release.left(known, [mind.slot.name, "ns/gone"])
+    assert rest == [
+        f"ns/demo-0: weight set {A.set[:12]} is sealed",
+        "ns/demo-0: engine one is accepting",
+    ]
+    mind.post(events.Released(on=True))
+    mind.die(conn)
+    mind.drops_acknowledged()
+    known = {"slots": {mind.slot.name: build_status(mind.slot, node="n", previous=None, now=mind.now)}}
+    assert release.left(known, [mind.slot.name]) == []
+
+
+def test_waiting_tells_what_changes_and_gives_up_in_time() -> None:
+    told: list[str] = []
+    states = iter(["sealed", "sealed", "dropping", None])
+
+    def look() -> dict[str, Any]:
+        state = next(states)
+        sets = [{"set": "ab", "state": state}] if state else []
+        return {"slots": {"a/x": {"weightSets": sets, "engines": []}}}
+
+    assert release.wait(look, ["a/x"], 5, told.append)
+    assert told == ["a/x: weight set ab is sealed", "a/x: weight set ab is dropping"]
+    stuck = {"slots": {"a/x": {"weightSets": [{"set": "ab", "state": "sealed"}], "engines": []}}}
+    assert not release.wait(lambda: stuck, ["a/x"], 0, told.append)

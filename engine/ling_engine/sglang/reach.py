@@ -28,6 +28,7 @@ type Descend = Callable[[object], bool]
 
 _DEEPEST: Final = 8  # objects below a module; a model's own are two or three deep
 _CODE: Final = (type, FunctionType, MethodType, BuiltinFunctionType, functools.partial)  # no state of the model
+_known_slots: dict[type, tuple[str, ...]] = {}
 _MODULE_PARTS: Final = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
 
 
@@ -155,11 +156,23 @@ def _parts(value: object) -> Iterator[tuple[str | int, How, object]]:
     elif isinstance(value, list | tuple):
         yield from ((number, "item", it) for number, it in enumerate(value))
     else:
-        names = dict.fromkeys(getattr(value, "__dict__", {}))
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-        names |= dict.fromkeys(getattr(type(value), "__struct_fields__", ()))  # as msgspec has it
-        for name in names:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+        yield from ((name, "attribute", it) for name, it in list(getattr(value, "__dict__", {}).items()))
+        for name in _slots(type(value)):
+            if hasattr(value, name):
                 yield name, "attribute", getattr(value, name)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    """The names of values that are not in an object's `__dict__`."""
+    if kind not in _known_slots:
+        _known_slots[kind] = _find_slots(kind)
+    return _known_slots[kind]
+
+
+def _find_slots(kind: type) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for one in kind.__mro__:
+        slots = one.__dict__.get("__slots__", ())
+        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
+    names |= dict.fromkeys(getattr(kind, "__struct_fields__", ()))  # as msgspec has it
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,9 +165,9 @@ def event_of(stream: int, message: pb.LauncherMessage) -> events.Event | None:
                 stream=stream,
                 performance=Performance(
                     in_flight=seen.in_flight, requests=seen.requests, output_tokens=seen.output_tokens,
-                    tpot_ms=seen.mean_tpot_ms, ttft_ms=seen.mean_ttft_ms, failed=seen.failed,
-                    accept_length=seen.mean_accept_length, patience_ms=seen.patience_ms, proofs=seen.proofs,
-                    proof_every_ms=seen.proof_every_ms,
+                    tpot_ms=_number(seen.mean_tpot_ms), ttft_ms=_number(seen.mean_ttft_ms), failed=seen.failed,
+                    accept_length=_number(seen.mean_accept_length), proofs=seen.proofs,
+                    patience_ms=_number(seen.patience_ms), proof_every_ms=_number(seen.proof_every_ms),
                 ),
             )  # fmt: skip
     return None
@@ -176,10 +177,16 @@ def _server_changed(stream: int, said: pb.ServerEvent) -> events.ServerChanged |
     phase = PHASES.get(said.phase)
     if phase is None:
         return None
-    phases = dict(said.phases) or {phase.value: said.milliseconds}
+    phases = {name: _number(ms) for name, ms in said.phases.items()} or {phase.value: _number(said.milliseconds)}
+    progress = min(1.0, _number(said.progress))
     return events.ServerChanged(
-        stream=stream, server=said.server, phase=phase, exit_code=said.exit_code, phases=phases, progress=said.progress
+        stream=stream, server=said.server, phase=phase, exit_code=said.exit_code, phases=phases, progress=progress
     )
+
+
+def _number(value: float) -> float:
+    """What an engine measured, or 0 for what is no measurement: the API server takes no NaN and no infinity."""
+    return value if 0 <= value < math.inf else 0.0
 
 
 def wire_answer(answer: do.AnswerAttach, ticket: Callable[[str, str], bytes]) -> pb.AgentMessage:

@@ -151,9 +151,10 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "mapped": _SET_ONLY,
         "listener": Shape(_ANSWERED),
         "pass": _CONNECTIONS,
+        "pulse": Shape({}, _one_fd),
     },
     "agent->rank": {
-        "welcome": _PLAIN,
+        "welcome": Shape({}, optional={"pulse": _flag}),
         "set": Shape({**_ANSWERED, **_PART, "manifest": _flag}, _region_fds),
         "stored": Shape(_ANSWERED),
         "sealed": Shape(_ANSWERED),

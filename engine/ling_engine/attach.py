@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from ling_api import checks, fdpass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .cohort import Cohort
     from .rank import RankLink
     from .runtime import WeightTwin
+    from .turns import Turns
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.1
@@ -75,12 +77,17 @@ def say_mapped(link: RankLink, attached: dict[str, Attached]) -> None:
         link.put({"op": "mapped", "set": name})
 
 
-def check_rest(one: Attached, ending: threading.Event) -> None:
-    """The chunks that were not looked at before serving, one by one. Raises AttachCheckFailed: it ends the server."""
+def check_rest(one: Attached, ending: threading.Event, turns: Turns | None = None) -> None:
+    """The chunks that were not looked at before serving, one by one. Raises AttachCheckFailed: it ends the server.
+
+    A standby takes longer than two minutes while the active engine is busy: that one comes first.
+    """
     chunks = _rest(one)
     for chunk in chunks:
+        began = time.monotonic()
         checks.verify(one.mapping, one.manifest, [chunk])
-        if ending.wait(pause(len(chunks))):
+        rest = turns.rest(time.monotonic() - began) if turns is not None else 0.0
+        if ending.wait(max(pause(len(chunks)), rest)):
             return
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .paths import Paths
     from .rank import RankLink
     from .settings import EngineSettings
+    from .turns import Turns
 
 
 class Room(Protocol):
@@ -30,6 +31,7 @@ class Room(Protocol):
     thread: ModelThread
     link: RankLink
     metrics: ServerMetrics
+    turns: Turns
 
     async def ask(self, sets: list[str]) -> Answer:
         """The agent's final answer about these weight sets, by way of the launcher. Raises Refused."""
@@ -52,6 +54,9 @@ class Body(Protocol):
 
     async def warm_up(self) -> None:
         """Afterwards the first request pays for nothing."""
+
+    async def prove(self) -> None:
+        """One token whose id is known, while parked. Raises DeviceError when another one comes."""
 
     def app(self) -> ASGIApp:
         """The application, as far as `paths` goes."""

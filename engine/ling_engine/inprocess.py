@@ -51,10 +51,13 @@ class InProcess(Body):
         )
         self._attached = await attach.attach(cohort, twins)
         for one in self._attached.values():
-            room.start(asyncio.to_thread(attach.check_rest, one, self._ending))
+            room.start(asyncio.to_thread(attach.check_rest, one, self._ending, room.turns))
 
     async def warm_up(self) -> None:
         await self._room.thread.run(self._served.warm_up)
+
+    async def prove(self) -> None:
+        await self._room.thread.run(self._served.prove)
 
     def app(self) -> ASGIApp:
         return self._served.app()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _METRICS_PATIENCE_S = 1.0
 _FIELDS = (
-    "in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length"
+    "in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length",
+    "patience_ms", "proofs", "proof_every_ms",
 )  # fmt: skip
 
 
@@ -84,6 +85,9 @@ class LaunchedServer:
 
     def tell_role(self, role: str, term: int, grace_seconds: float) -> None:
         self.child.put({"op": "role", "role": role, "term": term, "grace": grace_seconds})
+
+    def tell_turn(self, busy: bool) -> None:
+        self.child.put({"op": "turn", "busy": busy})
 
     async def metrics(self) -> str:
         """The server's metrics as text; "" when it does not answer in time."""

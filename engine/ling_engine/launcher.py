@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LEAVE_PATIENCE_S = 3.0  # for the agent's answer to Leaving
+_LEAVE_AT_MOST_S = 60.0  # whatever the agent says: the kubelet has limits of its own
 _DRAIN_MARGIN_S = 5.0  # beyond the grace period, before a draining server is killed
 _FILL_PATIENCE_S = 30.0  # `fill` gives up when it never meets an agent; `run` waits for ever
 _ROLES = {
@@ -66,6 +67,8 @@ class Launcher:
         self._done: asyncio.Future[int] = self._loop.create_future()
         self._state = State(once=settings.command == "fill")
         self._term = 0
+        self._held_back = ""  # why the pod is not to be Ready, whatever it does
+        self._left_at = 0.0  # when SIGTERM came
         self._grace = settings.grace_seconds
         self._weights: list[pb.WeightSet] = []
         self._plan: dict[str, int] = {}
@@ -166,6 +169,13 @@ class Launcher:
                 if message.stop.exit_code:
                     print(f"ling-engine: {message.stop.reason}", file=sys.stderr)  # noqa: T201
                 self._post(Event.STOP, message.stop.exit_code)
+            case "kill" if self._server is not None and self._server.id == message.kill.server:
+                _log.error("server=killed reason=%r", message.kill.reason)
+                self._post(Event.KILL)
+            case "turn" if self._server is not None:
+                self._server.tell_turn(message.turn.busy)
+            case "readiness":
+                self._held_back = message.readiness.reason if message.readiness.held_back else ""
 
     def _told_role(self, told: pb.SetRole) -> None:
         event = _TOLD.get(told.role)
@@ -251,8 +261,15 @@ class Launcher:
             self._server.child.kill()
 
     def _watch_leaving(self) -> None:
-        patience = _LEAVE_PATIENCE_S if self._line.connected else 0.0
-        self._loop.call_later(patience, self._post, Event.LEAVE_OVERDUE)
+        self._left_at = self._loop.time()
+        self._loop.call_later(_LEAVE_PATIENCE_S if self._line.connected else 0.0, self._leave_overdue)
+
+    def _leave_overdue(self) -> None:
+        """An agent that is there may have us accept a while longer, for a successor or as a lame duck."""
+        if self._line.connected and self._loop.time() < self._left_at + _LEAVE_AT_MOST_S:
+            self._loop.call_later(_LEAVE_PATIENCE_S, self._leave_overdue)
+        else:
+            self._post(Event.LEAVE_OVERDUE)
 
     def _watch_drain(self) -> None:
         self._loop.call_later(self._grace + _DRAIN_MARGIN_S, self._drain_overdue, self._server)
@@ -286,6 +303,8 @@ class Launcher:
         return 200, f"{self._state.phase}\n"
 
     async def _readyz(self) -> tuple[int, str]:
+        if self._held_back:
+            return 503, f"{self._state.phase}; {self._held_back}\n"
         serving = self._state.phase in (Phase.ACTIVE, Phase.LEAVING)
         return (200 if serving else 503), f"{self._state.phase}\n"
 

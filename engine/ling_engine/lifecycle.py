@@ -38,6 +38,7 @@ class Event(StrEnum):
     SERVER_EXITED = "server-exited"  # with its exit code
     SIGTERM = "sigterm"
     STOP = "stop"  # with an exit code
+    KILL = "kill"  # the agent found that our server lives and does not work
     LEAVE_OVERDUE = "leave-overdue"  # the agent did not answer Leaving
     DRAIN_OVERDUE = "drain-overdue"  # the server outlived the grace period
 
@@ -101,6 +102,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase | None, tuple[Action, ...]]] = {
         (phase, _E.STOP): (_P.ENDING, (_A.KILL_SERVER,))
         for phase in (*_NOT_SERVING, _P.ACTIVE, _P.LEAVING, _P.DRAINING)
     },
+    **{(phase, _E.KILL): (None, (_A.KILL_SERVER,)) for phase in _WITH_SERVER},
     **{(phase, _E.SERVER_EXITED): (_P.GATED, ()) for phase in _WITH_SERVER},
 }
 _WITH_CODE = (Event.CHECK_FAILED, Event.STOP)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from .patience import patience
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,10 +50,17 @@ class ServerMetrics:
         self.requests = 0
         self.output_tokens = 0
         self.failed = 0
+        self.proofs = 0  # of a parked server
+        self.proof_every = 0.0  # seconds
+        self._running: dict[int, RequestRecord] = {}
+        self._recent_reading: deque[float] = deque(maxlen=_WINDOW)  # seconds per byte of a prompt
         self.on_first_token: Callable[[], None] = lambda: None  # the server's very first: it is no crash-looper
 
-    def began(self) -> None:
+    def began(self, record: RequestRecord | None = None) -> None:
+        """A generation began; by its record is known how much of its prompt is unread."""
         self.in_flight += 1
+        if record is not None:
+            self._running[id(record)] = record
         self._in_flight.set(self.in_flight)
 
     def emitted(self, count: int) -> None:
@@ -65,6 +74,7 @@ class ServerMetrics:
     def ended(self, record: RequestRecord) -> None:
         """A generation ended, well or not."""
         self.in_flight -= 1
+        self._running.pop(id(record), None)
         self.requests += 1
         self._in_flight.set(self.in_flight)
         self._rounds.inc(record.rounds)
@@ -75,6 +85,8 @@ class ServerMetrics:
         if record.ttft is not None:
             self._ttft.observe(record.ttft)
             self._recent_ttft.append(record.ttft)
+            if record.prompt_bytes:
+                self._recent_reading.append(record.ttft / record.prompt_bytes)
         if record.tpot is not None:
             self._tpot.observe(record.tpot)
             self._recent_tpot.append(record.tpot)
@@ -103,7 +115,17 @@ class ServerMetrics:
             "mean_ttft_ms": _mean(self._recent_ttft) * 1000,
             "failed": self.failed,
             "mean_accept_length": self._accept_length(),
+            "patience_ms": round(self._patience() * 1000),
+            "proofs": self.proofs,
+            "proof_every_ms": round(self.proof_every * 1000),
         }
+
+    def _patience(self) -> float:
+        unread = sum(each.prompt_bytes for each in self._running.values() if not each.tokens)
+        length = max(1.0, self._accept_length())
+        return patience(
+            steps=[each * length for each in self._recent_tpot], reading=self._recent_reading, unread=unread
+        )
 
     def _accept_length(self) -> float:
         """All tokens by all rounds: a short answer counts less than a long one."""

@@ -108,9 +108,9 @@ class Middleware:
         if self._limit and len(self._running) >= self._limit:
             await exchange.fail(429, "the queue is full: try again", "queue_full", (b"retry-after", _RETRY_S))
             return
-        record = requests.RequestRecord(emitted=self._metrics.emitted)
+        record = requests.RequestRecord(emitted=self._metrics.emitted, prompt_bytes=_length(scope))
         requests.enter(record)
-        self._metrics.began()
+        self._metrics.began(record)
         self._running[exchange] = record
         try:
             await self._app(scope, receive, exchange.send)
@@ -189,6 +189,12 @@ class _Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": False})
         else:
             raise ConnectionAbortedError(text)  # half a body: only a broken connection tells the client
+
+
+def _length(scope: Scope) -> int:
+    """Bytes of the request's body as its header says; 0 when it does not."""
+    found = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
+    return int(found) if found.isdigit() else 0
 
 
 def _error(text: str, kind: str) -> dict[str, Any]:

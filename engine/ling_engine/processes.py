@@ -209,7 +209,9 @@ class Processes:
 
 
 def _children_of(pid: int) -> list[int]:
-    """Of its main thread, which has all of them."""
+    """Of its main thread, which has all of them; none where /proc counts by another namespace's numbers."""
+    if Path("/proc/self").readlink().name != str(pid):
+        return []
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ling_api import fdpass, messages, names
 from ling_api.errors import LingError
 
 from .channel import Channel, resolve
+from .pulse import Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +63,7 @@ class RankLink:
         self._welcome = asyncio.Event()
         self._requests: dict[int, _Request] = {}
         self._next = 0
+        self._pulse: Pulse | None = None
         self.welcomes = 0  # grows with every agent that was met
 
     @property
@@ -139,6 +142,7 @@ class RankLink:
             case "welcome":
                 self.welcomes += 1
                 self._welcome.set()
+                self._tell_pulse(message)
                 self._on_welcome()
             case "adopt":
                 self._on_adopt(fds)
@@ -146,6 +150,14 @@ class RankLink:
                 self._on_listener(fds[0], message["backlog"])
             case _:
                 self._answer(message, fds)
+
+    def _tell_pulse(self, welcome: dict[str, Any]) -> None:
+        """To an agent that knows what it is; of the main thread only, since the page tells the end of its maker."""
+        if not welcome.get("pulse") or threading.current_thread() is not threading.main_thread():
+            return
+        if self._pulse is None:
+            self._pulse = Pulse()
+        self.put({"op": "pulse"}, [self._pulse.fd])
 
     def _answer(self, message: dict[str, Any], fds: list[int]) -> None:
         request = self._requests.get(message.get("re", -1))

@@ -26,6 +26,7 @@ class RequestRecord:
     began: float = field(default_factory=time.monotonic)
     first: float = 0.0  # when the first token was emitted
     last: float = 0.0
+    prompt_bytes: int = 0  # of the request's body
     tokens: int = 0
     rounds: int = 0  # of speculative decoding: how often the target verified drafts
     accepted: int = 0  # tokens that those rounds gave

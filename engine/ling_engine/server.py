@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ling_api import fdpass
-from ling_api.errors import Refused
+from ling_api.errors import DeviceError, Refused
 from ling_api.identity import FieldDifference
 
 from .body import Body, Hosting
@@ -25,6 +25,7 @@ from .middleware import Middleware
 from .model_thread import ModelThread
 from .rank import Declined, LinkLost, RankLink
 from .serving import SlotServer
+from .turns import Turns
 
 if TYPE_CHECKING:
     import socket
@@ -61,6 +62,8 @@ class Server:
         self._draining: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.metrics = ServerMetrics()
+        self.metrics.proof_every = settings.proof_seconds
+        self.turns = Turns()
         self.thread = ModelThread()
         self._http: SlotServer | None = None
         self._listener: tuple[int, int] | None = None  # fd and backlog, not yet accepted on
@@ -108,6 +111,8 @@ class Server:
         await http.adopt(self._early)
         self._http = http
         self._enter("warm")
+        self._say_performance()
+        self.start(self._prove())
         await self._until(self._active.wait())
         await self._until(self._listener_there.wait())
         if not self._draining.done():
@@ -123,6 +128,22 @@ class Server:
         waiting: asyncio.Future[Any] = asyncio.ensure_future(condition)
         await asyncio.wait([waiting, self._draining], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+
+    async def _prove(self) -> None:
+        """While it is parked: a token now and then, so that who is promoted is known to work."""
+        patience = self.settings.proof_seconds
+        while True:
+            waiting: asyncio.Future[Any] = asyncio.ensure_future(self._active.wait())
+            await asyncio.wait([waiting, self._draining], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if self._active.is_set() or self._draining.done():
+                return
+            try:
+                async with asyncio.timeout(patience):
+                    await self._body.prove()
+            except TimeoutError:
+                raise DeviceError(f"the proof of a parked server took longer than {patience:g} s") from None
+            self.metrics.proofs += 1
 
     async def _accept(self, http: SlotServer) -> None:
         if self._listener is not None:
@@ -183,6 +204,8 @@ class Server:
                 self._active.set()
             case "role" if not self._draining.done():
                 self._draining.set_result(message["grace"])
+            case "turn":
+                self.turns.busy = message["busy"]
             case "parked":
                 self._adopt(fds)
             case "metrics":

@@ -136,7 +136,8 @@ def _name_process(name: str) -> None:
 
 def _insist_on_one_thread(runtime: Runtime) -> None:
     """A fork copies one thread only; whatever lock another one holds would stay locked in every server."""
-    others = sorted(name for thread, name in _threads() if thread != os.getpid())
+    main = int(Path("/proc/self").readlink().name)  # by the numbers of /proc, which may be another namespace's
+    others = sorted(name for thread, name in _threads() if thread != main)
     if threading.active_count() != 1 or (others and not runtime.native_threads):
         raise BadInput(
             f"--runtime {runtime.name}: its preload() left threads beside the main one ({', '.join(others)}); "

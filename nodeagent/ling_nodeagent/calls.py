@@ -12,6 +12,7 @@ from ling_api import fdpass
 
 from . import events
 from .connection import Connection, Deaths, Refusals
+from .pulses import Pulses
 
 if TYPE_CHECKING:
     import socket
@@ -31,6 +32,7 @@ class Calls:
         self._agent = agent
         self._take = take
         self._deaths = Deaths(self._died)
+        self.pulses = Pulses(self._dying)
         self._refusals = Refusals()
         self._watched: dict[int, str] = {}  # slot of each ended connection whose process's death is awaited
 
@@ -63,10 +65,12 @@ class Calls:
             if number not in slot.former and number not in slot.ranks:
                 del self._watched[number]
                 self._deaths.forget(number)
+                self.pulses.forget(number)
 
     def close(self) -> None:
         """Watches nobody any more."""
         self._deaths.close()
+        self.pulses.close()
 
     def _ended(self, conn: Connection) -> None:
         self.connections.pop(conn.number, None)
@@ -77,7 +81,15 @@ class Calls:
         self._watched[conn.number] = conn.slot
         self._agent.post(conn.slot, events.Disconnected(conn=conn.number))
 
+    def _dying(self, number: int) -> None:
+        """A hint: what it left behind is delivered, its memory is not free yet."""
+        conn = self.connections.get(number)
+        if conn is not None and conn.slot:
+            conn.drain()
+            self._agent.post(conn.slot, events.DeathHinted(conn=number))
+
     def _died(self, number: int) -> None:
+        self.pulses.forget(number)
         conn = self.connections.get(number)
         if conn is not None:
             conn.drain()

@@ -60,6 +60,7 @@ class Frames:
             "mapped": self._mapped,
             "listener": lambda c, m, f: agent.post(c.slot, events.ListenerAsked(conn=c.number, re=m["re"])),
             "pass": self._pass,
+            "pulse": lambda c, m, f: agent.calls.pulses.watch(c.number, f.pop()),
         }  # fmt: skip
 
     def take(self, conn: Connection, message: Message, fds: list[int]) -> None:
@@ -116,7 +117,7 @@ class Frames:
                 ),
             )  # fmt: skip
             agent.calls.forget_deaths(conn.slot)
-            conn.put({"op": "welcome"})
+            conn.put({"op": "welcome", "pulse": True})
 
     # keeper and launcher
 

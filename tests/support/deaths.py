@@ -86,6 +86,7 @@ class Engine:
         self.device = device
         self.pod = pod
         self.command = command
+        self.flags: list[str] = []
         self.gates = ground.folder / f"gates-{pod}"
         self.gates.mkdir()
         self.log = ground.folder / f"{pod}.log"
@@ -95,7 +96,7 @@ class Engine:
         """The container's first start, or the next one."""
         argv = [self.command, "--model", str(self._ground.model), "--revision", REVISION]
         argv += ["--run-dir", str(self._ground.run / "d" / self.device), "--probe-port", "0"]
-        argv += ["--runtime", self._ground.runtime, "--context-length", "64"]
+        argv += ["--runtime", self._ground.runtime, "--context-length", "64", *self.flags]
         env = {"LING_STANDIN_GATES": str(self.gates), **self._ground.env}
         self.program = self._ground.run_program("ling_engine", argv, env, self.log, pod=True)
         return self
@@ -135,6 +136,7 @@ class Ground:
         self.env = {"LING_JOURNAL": str(self.journal)}
         self.port, self._probe_port = free_port(), free_port()
         self.engines: list[Engine] = []
+        self.asked: Words = {}  # of the slot, beside what is always asked
         self.agent: Program
         self.keeper: Program
         self.patience = START
@@ -147,6 +149,7 @@ class Ground:
 
     def direct(self, *, empty: bool = False) -> None:
         slot = {"deployment": "demo", "revision": REVISION, "capacity": "64Mi", "graceSeconds": 5, "holdSeconds": 30}
+        slot |= self.asked
         callers = {"d000": {"pod": "demo-0", "uid": "u0", "slot": SLOT, "component": "slot"}}
         for each in self.engines:
             pod = {"pod": each.pod, "uid": f"uid-{each.pod}", "slot": SLOT, "component": "engine", "revision": REVISION}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ling_api.errors import AttachCheckFailed, BadInput
+from ling_api.errors import AttachCheckFailed, BadInput, DeviceError
 from ling_api.identity import Identity
 from ling_api.manifest import TensorSpec, plan_layout
 from ling_api.memory.memfd import MemfdMemory
@@ -165,6 +165,11 @@ class Model:
         if wrong:
             raise AttachCheckFailed(f"tensor {wrong} holds wrong bytes")
 
+    def prove(self) -> None:
+        gate("prove")
+        if self._twin.wrong_bytes() or _told_wrong():
+            raise DeviceError("a parked server generates the token 1 where 0 is known")
+
     def app(self) -> ASGIApp:
         return Application(self._settings, self._shape, self._twin)
 
@@ -259,6 +264,12 @@ class Standin:
         shape = shape_of(settings.path)
         _fail(shape, "open")
         return Model(settings, shape)
+
+
+def _told_wrong() -> bool:
+    """Whether a test has corrupted this pod's servers: a file `corrupt` among the gates."""
+    folder = os.environ.get("LING_STANDIN_GATES")
+    return folder is not None and (Path(folder) / "corrupt").exists()
 
 
 def _fail(shape: Shape, step: str) -> None:

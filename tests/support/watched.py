@@ -99,6 +99,9 @@ class Model:
         gate("warm-up")
         self._inner.warm_up()
 
+    def prove(self) -> None:
+        self._inner.prove()
+
     def app(self) -> ASGIApp:
         return self._inner.app()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_api.errors import AttachCheckFailed, BadInput
+from ling_api.errors import BadInput, DeviceError
 from ling_engine.reference import app, tokenizer
 from ling_engine.reference.bounds import Bounds
 from ling_engine.reference.generate import Decoder
@@ -52,7 +52,7 @@ class ReferenceModel(ServedModel):
     def prove(self) -> None:
         (found,) = self._generations.now(list(_WARM_UP), Bounds(limit=1))
         if found != self._known[0]:
-            raise AttachCheckFailed(f"a parked server generates the token {found} where {self._known[0]} is known")
+            raise DeviceError(f"a parked server generates the token {found} where {self._known[0]} is known")
 
     def app(self) -> ASGIApp:
         return app.build(self._generations, self._offer)

@@ -63,9 +63,11 @@ GOOD: dict[str, list[tuple[str, dict[str, Any], int]]] = {
         ("mapped", {"set": SET}, 0),
         ("listener", {"re": 1}, 0),
         ("pass", {"count": 128}, 128),
+        ("pulse", {}, 1),
     ],
     "agent->rank": [
         ("welcome", {}, 0),
+        ("welcome", {"pulse": True}, 0),
         ("set", {"re": 1, **REGIONS}, 2),
         ("set", {"re": 1, **REGIONS, "manifest": True}, 3),
         ("stored", {"re": 1}, 0),
@@ -88,7 +90,9 @@ def test_a_good_message_passes_and_each_wrong_field_is_named(
     message = {"op": op, **fields}
     messages.validate(direction, message, fds)
     messages.validate(direction, {**message, "from a later release": 1}, fds)
-    optional = {"re"} if (direction, op) in {("agent->rank", "error"), ("agent->rank", "listener")} else set()
+    optional = {
+        ("agent->rank", "error"): {"re"}, ("agent->rank", "listener"): {"re"}, ("agent->rank", "welcome"): {"pulse"},
+    }.get((direction, op), set())  # fmt: skip
     for name in fields:
         wrong = {**message, name: None}
         with pytest.raises(ProtocolError, match=f"{op}: the field '{name}' is wrong"):

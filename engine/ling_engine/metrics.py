@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # A speculative decoder on good hardware emits a token every 0.2 to 5 ms; a CPU takes longer.
 TPOT_BUCKETS = (0.0002, 0.0004, 0.0006, 0.0008, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.01, 0.02, 0.05, 0.2, 1.0)
 TTFT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_FIRST = 16  # requests
 _WINDOW = 256  # requests behind the means that the agent is told
 
 
@@ -53,6 +54,8 @@ class ServerMetrics:
         self.proofs = 0  # of a parked server
         self.proof_every = 0.0  # seconds
         self._running: dict[int, RequestRecord] = {}
+        self.least_patience = 0.0  # seconds; of an engine that is slower than any GPU
+        self.first_patience = 0.0  # seconds; of the first requests, which may have to wait for a compiler
         self._recent_reading: deque[float] = deque(maxlen=_WINDOW)  # seconds per byte of a prompt
         self.on_first_token: Callable[[], None] = lambda: None  # the server's very first: it is no crash-looper
 
@@ -123,9 +126,11 @@ class ServerMetrics:
     def _patience(self) -> float:
         unread = sum(each.prompt_bytes for each in self._running.values() if not each.tokens)
         length = max(1.0, self._accept_length())
-        return patience(
+        floor = max(self.least_patience, self.first_patience if self.requests < _FIRST else 0.0)
+        found = patience(
             steps=[each * length for each in self._recent_tpot], reading=self._recent_reading, unread=unread
         )
+        return max(found, floor)
 
     def _accept_length(self) -> float:
         """All tokens by all rounds: a short answer counts less than a long one."""

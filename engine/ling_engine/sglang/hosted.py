@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHORT, _NEW = (10, 11, 12), 8  # what SGLang's own warm-up asks for
+_COMPILING_S = 60.0  # a first prompt of a new size took 28 s on a fresh cache of kernels
+_INTERPRETED_S = 600.0
 _AGENT_PATIENCE_S = 10.0  # with --weight-cache Preferred
 _DESK_FIRST_S = 0.01  # for the reason that a rank gave itself
 _LONG = 1024  # tokens of a prompt that reaches the kernels of long ones, where the context allows it
@@ -157,6 +159,9 @@ class Hosted(Body):
         if self._cached:
             self._desk.require(self._roles)
         self._room.tell("ready")
+        self._room.metrics.first_patience = _COMPILING_S
+        if self._here.capability is None:
+            self._room.metrics.least_patience = _INTERPRETED_S
         _log.info("sglang=ready startup=%s", launched.info.get("startup_time"))
         await self._generate(launched)
         await launch.up(launched)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from ling_engine.runtime import Description, ModelSettings, ServedModel
 
 
+# Tokens between two words of an answer that is not streamed, by which a hung engine is told from a slow one. SGLang says
+# one when the number of tokens is a multiple of this; a prime above the most that a round gives (64) is met in any case.
+_BUNDLE = "67"
+
+
 class Sglang:
     """A Runtime, and Hosting."""
 
@@ -90,6 +95,7 @@ class Sglang:
         for name, value in {**called.env, **_cache_folder()}.items():
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)
+        os.environ.setdefault("SGLANG_FORCE_STREAM_INTERVAL", _BUNDLE if self._facts else "1")
         if importlib.util.find_spec("sglang") is None:
             raise PluginMissing("--runtime sglang: this environment has no SGLang; use an engine image that has it")
 

@@ -81,6 +81,10 @@ class Desk:
         """All ends, before `serve`: what a rank must not lose with the server's other sockets."""
         return frozenset(end.fileno() for pair in self._pairs for end in pair)
 
+    def end_of(self, rank: int) -> int:
+        """The descriptor of that rank's end, before `serve`."""
+        return self._pairs[rank][1].fileno()
+
     def place(self, rank: int) -> socket.socket:
         """Called in the forked rank: its end of the pair; every other end is closed here."""
         mine = self._pairs[rank][1]

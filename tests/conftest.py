@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent
 STAGES = ("house", "unit", "integration", "sglang", "cluster", "gpu")
-SECONDS = {"cluster": 600}  # the first cluster test also waits for the cluster; its own steps have deadlines
+SECONDS = {"cluster": 600, "sglang": 600}  # the first also waits for the cluster, or for SGLang; steps have deadlines
 
 
 def _stage(item: pytest.Item) -> str:
@@ -24,4 +24,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(stage)
         if stage in SECONDS and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS[stage]))
-    items.sort(key=lambda item: STAGES.index(_stage(item)))
+    items.sort(key=lambda item: (STAGES.index(_stage(item)), item.get_closest_marker("last") is not None))

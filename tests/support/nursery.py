@@ -25,6 +25,7 @@ from tests.support.processes import PYTHONPATH, ROOT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# a program's name -> its module; any other name is the module itself
 MAINS = {
     "ling_nodeagent": "ling_nodeagent.__main__",
     "ling_nodeagent.keeper": "ling_nodeagent.keeper",
@@ -35,14 +36,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Nursery:
-    """The forking process, seen from the test; its children die with it, and it with the test."""
+    """The forking process, seen from the test; its children die with it, and it with the test.
 
-    def __init__(self) -> None:
-        env = {**os.environ, "PYTHONPATH": f"{PYTHONPATH}{os.pathsep}{ROOT}"}
+    With `imported` it has imported those modules instead of our programs', and may be another Python.
+    """
+
+    def __init__(
+        self, *imported: str, python: str | Path = sys.executable, env: Mapping[str, str] | None = None
+    ) -> None:
+        env = {**os.environ, "PYTHONPATH": f"{PYTHONPATH}{os.pathsep}{ROOT}", **(env or {})}
         self._lock = threading.Lock()
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.nursery"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        argv = [str(python), "-m", "tests.support.nursery", *imported]
+        self._child = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.namespaces = bool(self._line()["namespaces"])
 
     def _line(self) -> dict[str, Any]:
@@ -88,11 +93,16 @@ class Nursery:
 
 def main() -> None:
     """The nursery: one JSON object a line in, one out."""
-    for name in IMPORTED:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what modules print while they are imported is no answer
+    for name in sys.argv[1:] or IMPORTED:
         importlib.import_module(name)
+    os.dup2(answers, 1)
+    os.close(answers)
     gc.collect()
     gc.freeze()
-    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork would copy one thread only"
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    assert threads == 1 or sys.argv[1:], "a fork would copy one thread only"  # torch's own idle ones are not missed
     codes: dict[int, int] = {}
     print(json.dumps({"namespaces": _namespaces()}), flush=True)
     for line in sys.stdin:
@@ -134,7 +144,7 @@ def _become(*, program: str, argv: list[str], env: dict[str, str], log: str, nam
         _wrap()
     code = 1
     try:
-        code = int(importlib.import_module(MAINS[program]).main(tuple(argv)))
+        code = int(importlib.import_module(MAINS.get(program, program)).main(tuple(argv)))
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:

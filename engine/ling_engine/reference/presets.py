@@ -71,6 +71,8 @@ def _shape(layers: int, hidden: int, heads: int, width: int, experts: int, inner
 
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "tiny": _shape(6, 64, 4, 16, experts=6, inner=32, n_group=3, first_k_dense_replace=4),
+    # a head as wide as the real ones: kernels for GPUs are written for those widths and no others
+    "mini": _shape(6, 256, 2, 128, experts=8, inner=128),
     "small": _shape(12, 256, 8, 32, experts=16, inner=128, num_experts_per_tok=4),
     "1g": _shape(12, 1536, 12, 128, experts=12, inner=512, num_experts_per_tok=4, vocab_size=4096),
     "2g": _shape(12, 2048, 16, 128, experts=12, inner=896, num_experts_per_tok=4, vocab_size=4096),
@@ -102,4 +104,4 @@ def dspark_keys(target: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-DTYPE: Final = {"tiny": "float32", "small": "float32"}  # the others: bfloat16
+DTYPE: Final = {"tiny": "float32", "mini": "float32", "small": "float32"}  # the others: bfloat16

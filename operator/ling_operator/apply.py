@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ling_operator.actions import Apply, Create, Delete, Label, Step
 
 if TYPE_CHECKING:
-    from ling_operator.kube import Kube
+    from ling_operator.kube import Verbs
 
 
-async def execute(kube: Kube, namespace: str, step: Step) -> None:
+async def execute(kube: Verbs, namespace: str, step: Step) -> None:
     """One write. ApiError when the API server refuses it or is away."""
     match step:
         case Create(body=body):

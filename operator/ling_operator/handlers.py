@@ -1,4 +1,4 @@
-"""kopf delivers events, and nothing else: every handler puts a key into our own queue.
+"""kopf delivers events, and nothing else: every handler tells the mirror and puts a key into our own queue.
 
 Only `on.event` handlers, which are never retried, write no annotation and add no finalizer to anybody's object.
 """
@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import kopf
 
 from ling_api import names
 from ling_operator import kube
+from ling_operator.mirror import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ling_operator.keyqueue import KeyQueue
+    from ling_operator.mirror import Mirror
+
+WATCHED: Final = {  # what belongs to a LingDeployment, and the agents' pods
+    "LingSlot": (names.GROUP, names.VERSION, "lingslots"),
+    "Pod": ("", "v1", "pods"),
+    "Service": ("", "v1", "services"),
+    "ControllerRevision": ("apps", "v1", "controllerrevisions"),
+    "ResourceClaim": ("resource.k8s.io", "v1", "resourceclaims"),
+    "PodDisruptionBudget": ("policy", "v1", "poddisruptionbudgets"),
+}
 
 
 def node_essence(body: Mapping[str, Any]) -> object:
@@ -28,45 +39,59 @@ def node_essence(body: Mapping[str, Any]) -> object:
     return ready, bool(spec.get("unschedulable")), taints
 
 
-def wire(
-    registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, queue: KeyQueue, everybody: Callable[[], None]
-) -> None:
-    """Let the registry's handlers feed the queue; `everybody` is called when an agent's pod or a node has changed."""
-    nodes: dict[str, object] = {}  # what was last seen of each, since a node is written every few seconds
+class Ears:
+    """What the watches tell: everything to the mirror, keys to the queue.
 
-    async def deployment(**event: Any) -> None:
-        queue.put((event["namespace"], event["name"]))
+    `everybody` is called when an agent's pod or a node has changed: that concerns all of them.
+    """
 
-    async def below(**event: Any) -> None:
-        owner = event["labels"].get(names.LABEL_DEPLOYMENT)
-        if owner:
-            queue.put((event["namespace"], owner))
+    def __init__(self, queue: KeyQueue, mirror: Mirror, everybody: Callable[[], None]) -> None:
+        self._queue = queue
+        self._mirror = mirror
+        self._everybody = everybody
+        self._nodes: dict[str, object] = {}  # what was last seen of each, since a node is written every few seconds
 
-    async def pod(**event: Any) -> None:
-        if event["labels"].get(names.LABEL_COMPONENT) == names.COMPONENT_AGENT:
-            everybody()
+    def _tell(self, kind: str, event: dict[str, Any]) -> None:
+        if event["type"] == "DELETED":
+            self._mirror.saw_gone(kind, event["event"]["object"])
         else:
-            await below(**event)
+            self._mirror.saw(kind, event["event"]["object"])
 
-    async def node(**event: Any) -> None:
-        name, seen = event["name"], None if event["type"] == "DELETED" else node_essence(event["body"])
-        if nodes.get(name, seen) != seen or (seen is None and name in nodes):
-            everybody()
-        nodes[name] = seen
+    async def deployment(self, **event: Any) -> None:
+        self._tell("LingDeployment", event)
+        self._queue.put((event["namespace"], event["name"]))
 
-    kopf.on.event(names.GROUP, names.VERSION, "lingdeployments", registry=registry, id="deployment")(deployment)
-    kopf.on.event(names.GROUP, names.VERSION, "lingslots", registry=registry, id="slot")(below)
-    kopf.on.event("v1", "pods", registry=registry, id="pod", labels={names.LABEL_COMPONENT: kopf.PRESENT})(pod)
-    kopf.on.event("v1", "services", registry=registry, id="service", labels={names.LABEL_DEPLOYMENT: kopf.PRESENT})(
-        below
-    )
-    kopf.on.event("v1", "nodes", registry=registry, id="node")(node)
-    labelled = {names.LABEL_DEPLOYMENT: kopf.PRESENT}
-    kopf.on.event("resource.k8s.io", "v1", "resourceclaims", registry=registry, id="claim", labels=labelled)(below)
+    def below(self, kind: str) -> Callable[..., Awaitable[None]]:
+        """The handler of a kind that belongs to a LingDeployment or to an agent."""
+
+        async def handler(**event: Any) -> None:
+            self._tell(kind, event)
+            owner = event["labels"].get(names.LABEL_DEPLOYMENT)
+            if owner:
+                self._queue.put((event["namespace"], owner))
+            elif event["labels"].get(names.LABEL_COMPONENT) == names.COMPONENT_AGENT:
+                self._everybody()
+
+        return handler
+
+    async def node(self, **event: Any) -> None:
+        self._tell("Node", event)
+        seen = None if event["type"] == "DELETED" else node_essence(event["body"])
+        if self._nodes.get(event["name"], seen) != seen:
+            self._everybody()
+        self._nodes[event["name"]] = seen
+
+
+def wire(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, ears: Ears) -> None:
+    """Let the registry's handlers be those ears."""
+    kopf.on.event(names.GROUP, names.VERSION, "lingdeployments", registry=registry, id="deployment")(ears.deployment)
+    kopf.on.event("v1", "nodes", registry=registry, id="node")(ears.node)
+    selectors = settings.watching.label_selectors
+    for kind, (group, version, plural) in WATCHED.items():
+        kopf.on.event(group, version, plural, registry=registry, id=kind)(ears.below(kind))
+        if KINDS[kind]:
+            selectors[group, version, plural] = KINDS[kind]
     kopf.on.login(registry=registry, id="login")(login)
-    settings.watching.label_selectors["v1", "pods"] = names.LABEL_COMPONENT
-    settings.watching.label_selectors["v1", "services"] = names.LABEL_DEPLOYMENT
-    settings.watching.label_selectors["resource.k8s.io", "v1", "resourceclaims"] = names.LABEL_DEPLOYMENT
     settings.watching.server_timeout = 600
     settings.watching.reconnect_backoff = 1.0
     settings.scanning.disabled = True  # what we watch is known; so no right to list CRDs and namespaces is needed

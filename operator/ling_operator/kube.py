@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
@@ -79,6 +79,26 @@ async def bearer(found: client.Configuration) -> str:
 async def connect() -> client.ApiClient:
     """A client of the API server that `configuration` names."""
     return client.ApiClient(configuration=await configuration())
+
+
+class Verbs(Protocol):
+    """What a look and its step ask of the API server: `Kube` asks, `mirror.Mirror` remembers."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None: ...
+
+    async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]: ...
+
+    async def create(self, body: Object) -> Object: ...
+
+    async def apply(self, body: Object, subresource: str = "") -> Object: ...
+
+    async def label(
+        self, kind: str, namespace: str, name: str, uid: str, labels: Mapping[str, str | None]
+    ) -> Object | None: ...
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, *, foreground: bool = False, grace: int | None = None
+    ) -> Object | None: ...
 
 
 class Kube:
@@ -153,19 +173,22 @@ class Kube:
         query = {"fieldManager": MANAGER, "force": "true"}
         return await self._request("PATCH", path, query, body, "apply-patch+yaml")
 
-    async def label(self, kind: str, namespace: str, name: str, uid: str, labels: Mapping[str, str | None]) -> None:
-        """Set labels of this very object, None takes one off. Gone already is done already."""
+    async def label(
+        self, kind: str, namespace: str, name: str, uid: str, labels: Mapping[str, str | None]
+    ) -> Object | None:
+        """Set labels of this very object, None takes one off; the object then. Gone already is done already (None)."""
         body = {"metadata": {"uid": uid, "labels": dict(labels)}}
         path = self.path(kind, namespace, name)
         try:
-            await self._request("PATCH", path, {"fieldManager": MANAGER}, body, "merge-patch+json")
+            return await self._request("PATCH", path, {"fieldManager": MANAGER}, body, "merge-patch+json")
         except Missing:
             log.info("label: gone kind=%s name=%s", kind, name)
+            return None
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str, *, foreground: bool = False, grace: int | None = None
-    ) -> None:
-        """Delete this very object. Gone already is done already."""
+    ) -> Object | None:
+        """Delete this very object; what is left of it, or a Status. Gone already is done already (None)."""
         options: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -175,9 +198,10 @@ class Kube:
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         try:
-            await self._request("DELETE", self.path(kind, namespace, name), None, options)
+            return await self._request("DELETE", self.path(kind, namespace, name), None, options)
         except Missing:
             log.info("delete: gone kind=%s name=%s", kind, name)
+            return None
 
 
 def _error(method: str, path: str, status: int, data: bytes) -> ApiError:

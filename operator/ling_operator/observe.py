@@ -21,7 +21,7 @@ from ling_operator.views import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ling_operator.kube import Kube
+    from ling_operator.kube import Verbs
     from ling_operator.settings import Settings
     from ling_operator.surroundings import NodeView
     from ling_operator.views import PodView, SlotView
@@ -35,7 +35,7 @@ def ready_agents(pods: Iterable[dict[str, Any]]) -> frozenset[str]:
 
 
 async def _nodes(
-    kube: Kube, slots: Iterable[SlotView], pods: Iterable[PodView], leaving_taints: Collection[str]
+    kube: Verbs, slots: Iterable[SlotView], pods: Iterable[PodView], leaving_taints: Collection[str]
 ) -> dict[str, NodeView]:
     """The nodes on which slots are; few objects each, since a list of all nodes would be long."""
     of_slot: dict[str, list[PodView]] = {}
@@ -46,7 +46,7 @@ async def _nodes(
     return {name: node_view(name, body, leaving_taints) for name, body in zip(wanted, bodies, strict=True)}
 
 
-async def observe(kube: Kube, namespace: str, name: str, settings: Settings, now: float) -> Observed | None:
+async def observe(kube: Verbs, namespace: str, name: str, settings: Settings, now: float) -> Observed | None:
     """All that a plan needs, read from the API server now; None when the LingDeployment is gone."""
     body = await kube.get("LingDeployment", namespace, name)
     if body is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ling_operator.actions import Step
     from ling_operator.keyqueue import Key
-    from ling_operator.kube import Kube
+    from ling_operator.kube import Verbs
     from ling_operator.metrics import Metrics
     from ling_operator.plan import Plan
     from ling_operator.settings import Settings
@@ -48,7 +48,7 @@ class Reconciler:
     """Looks at one LingDeployment at a time; the same value serves all of them."""
 
     def __init__(
-        self, kube: Kube, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
+        self, kube: Verbs, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
         self._kube = kube
         self._clock = clock

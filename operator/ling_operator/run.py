@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from ling_api import names
 from ling_operator import handlers, kube, server
 from ling_operator.keyqueue import KeyQueue
 from ling_operator.metrics import Metrics
+from ling_operator.mirror import Mirror
 from ling_operator.reconcile import Reconciler
 
 if TYPE_CHECKING:
@@ -32,8 +32,11 @@ class Operator:
         self.kube = api
         self.queue = KeyQueue()
         self.metrics = Metrics(lambda: self.queue.depth)
-        self.reconciler = Reconciler(api, settings, self.metrics)
-        self.listed = False
+        spaces = (*settings.namespaces, settings.agent_namespace) if settings.namespaces else ()
+        self.spaces = tuple(dict.fromkeys(spaces))  # empty: all of them
+        self.mirror = Mirror(api, self.spaces)
+        self.reconciler = Reconciler(self.mirror, settings, self.metrics)
+        self.listed = asyncio.Event()
         self.surroundings_changed = asyncio.Event()
 
     async def _one(self, key: Key) -> None:
@@ -58,6 +61,7 @@ class Operator:
                 self.queue.put(key, after)
 
     async def reconcile_forever(self) -> None:
+        await self.listed.wait()  # half of what is there looks like a slot that lost its pods
         while True:
             key = await self.queue.take()
             try:
@@ -65,18 +69,18 @@ class Operator:
             finally:
                 self.queue.done(key)
 
-    async def _every_key(self, kind: str) -> None:
-        for namespace in self.settings.namespaces or ("",):
-            for body in await self.kube.list(kind, namespace):
-                self.queue.put((body["metadata"]["namespace"], body["metadata"]["name"]))
+    async def _every_key(self) -> None:
+        for body in await self.mirror.list("LingDeployment", ""):
+            self.queue.put((body["metadata"]["namespace"], body["metadata"]["name"]))
 
     async def resync_forever(self) -> None:
         """Every object at the start, and again every few minutes, in case an event got lost."""
         while True:
             wait = self.settings.resync_seconds
             try:
-                await self._every_key("LingDeployment")
-                self.listed = True
+                await self.mirror.sync()
+                await self._every_key()
+                self.listed.set()
             except kube.ApiError as error:
                 wait = 1.0
                 log.error("listing failed error=%s", error)
@@ -87,8 +91,7 @@ class Operator:
         while True:
             await self.surroundings_changed.wait()
             self.surroundings_changed.clear()
-            with contextlib.suppress(kube.ApiError):  # the next resync looks again
-                await self._every_key("LingDeployment")
+            await self._every_key()
             await asyncio.sleep(1.0)
 
     def livez(self) -> server.Answer:
@@ -96,7 +99,7 @@ class Operator:
         return (503, f"stuck for {stuck:.0f} s\n".encode()) if stuck > STUCK_SECONDS else (200, b"ok\n")
 
     def readyz(self) -> server.Answer:
-        return (200, b"ok\n") if self.listed else (503, b"the objects are not listed yet\n")
+        return (200, b"ok\n") if self.listed.is_set() else (503, b"the objects are not listed yet\n")
 
     async def serve(self) -> asyncio.Server:
         metrics = {"/metrics": lambda: (200, self.metrics.text()), "/livez": self.livez, "/readyz": self.readyz}
@@ -106,15 +109,14 @@ class Operator:
 async def _watch(operator: Operator) -> None:
     """kopf's part; it returns when the process is told to end."""
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    handlers.wire(registry, settings, operator.queue, operator.surroundings_changed.set)
-    wanted = operator.settings.namespaces
-    spaces = (*wanted, operator.settings.agent_namespace) if wanted else ()
+    ears = handlers.Ears(operator.queue, operator.mirror, operator.surroundings_changed.set)
+    handlers.wire(registry, settings, ears)
     await kopf.operator(
         registry=registry,
         settings=settings,
         standalone=True,
-        clusterwide=not wanted,
-        namespaces=tuple(dict.fromkeys(spaces)),
+        clusterwide=not operator.spaces,
+        namespaces=operator.spaces,
     )
 
 

@@ -108,7 +108,10 @@ def _complaints(observed: Observed, facts: Sequence[SlotFacts]) -> Iterator[tupl
                     "EngineCrashLoop",
                     f"{pod.name}: {said.deaths} deaths without a first token: {said.last_exit or '?'}",
                 )
-        if one.slot.status.is_true(names.WEIGHTS_HELD) and not one.held:
+        said_ill = one.slot.status.condition(names.DEGRADED)
+        if said_ill is not None and said_ill.true:
+            yield said_ill.reason, f"{one.name}: {said_ill.message}"
+        if one.slot.status.is_true(names.WEIGHTS_HELD) and not one.held and not one.slot.spec.spare:
             yield "SlotNotServing", f"{one.name}: {one.message() or 'nobody serves'}"
 
 

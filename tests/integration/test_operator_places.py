@@ -227,7 +227,8 @@ def test_going_back_by_the_revision_s_own_data_is_the_same_revision() -> None:
         world.look()
         world.kube.tick()
     engine = world.kube.objects["LingSlot", "tiny-0"]["status"]["active"]
-    world.kube.put_deployment("tiny", {**spec(), **data})
+    cache = {**spec()["weightCache"], **data.get("weightCache", {})}
+    world.kube.put_deployment("tiny", {**spec(), **data, "weightCache": cache})
     served_through(world)
     as_wanted(world, 1)
     assert world.status()["updateRevision"] == old

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.support.fake_kube import Died, controller
 from tests.support.operator_world import KEY, SETTINGS, World, as_wanted, spec
@@ -58,8 +58,8 @@ OPERATIONS = st.one_of(
 class Play:
     """Interprets a random story."""
 
-    def __init__(self, gpu: dict[str, Any]) -> None:
-        self.world = World(NODES)
+    def __init__(self, gpu: dict[str, Any], *, late: bool) -> None:
+        self.world = World(NODES, late=late)
         for machine in self.world.kube.machines.values():
             machine.devices = DEVICES
         self.gpu = gpu
@@ -137,7 +137,7 @@ class Play:
     def look(self) -> None:
         kube = self.world.kube
         before = set(kube.serving())
-        observed = asyncio.run(observe(kube, *KEY, SETTINGS, kube.now))  # type: ignore[arg-type]
+        observed = asyncio.run(observe(self.world.verbs, *KEY, SETTINGS, kube.now))
         assert observed is not None
         step = plan(observed, SETTINGS.images, kube.now).step
         if step is not None and before and self.fields["replicas"] and not any(text in step.why for text in NO_HELP):
@@ -152,7 +152,7 @@ class Play:
             yield name
         elif kind == "Pod" and verb in ("delete", "label") and getattr(step, "value", None) is None:
             pod = kube.objects.get(("Pod", name))
-            if pod is None:
+            if pod is None or pod["status"].get("phase") == "Failed":
                 return
             slot = pod["metadata"]["labels"]["ling.dev/slot"]
             state = kube.agents.get(controller(pod))
@@ -171,13 +171,14 @@ class Play:
         self.put()
 
 
+@pytest.mark.parametrize("late", [pytest.param(False, id="at once"), pytest.param(True, id="late")])
 @pytest.mark.parametrize("gpu", [pytest.param({"allocation": "None"}, id="memory"), pytest.param(CLAIM, id="claims")])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(story=st.lists(OPERATIONS, max_size=20), replicas=st.integers(0, 3))
 def test_from_any_state_the_plan_leads_to_what_is_wanted(
-    gpu: dict[str, Any], story: list[tuple[str, Any]], replicas: int
+    gpu: dict[str, Any], late: bool, story: list[tuple[str, Any]], replicas: int
 ) -> None:
-    play = Play(gpu)
+    play = Play(gpu, late=late)
     for operation, argument in story:
         play.do(operation, argument)
     play.all_well()

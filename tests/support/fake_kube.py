@@ -75,12 +75,12 @@ class FakeKube:
     # -- Kube's interface
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         if kind == "Node":
-            return self._node(name)
+            return self.node(name)
         return self.objects.get((kind, name))
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
         if namespace == AGENT_NAMESPACE:
-            return [self._agent_pod(name) for name in self.machines]
+            return [self.agent_pod(name) for name in self.machines]
         label, _, value = selector.partition("=")
         return [one for one in self.of_kind(kind) if one["metadata"]["labels"].get(label) == value]
 
@@ -163,22 +163,23 @@ class FakeKube:
     def time(self) -> str:
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _agent_pod(self, node: str) -> Object:
+    def agent_pod(self, node: str) -> Object:
         ready = str(self.agent_ready and self.machines[node].ready)
+        meta = {"name": f"agent-{node}", "namespace": AGENT_NAMESPACE, "uid": f"uid-agent-{node}"}
         return {
-            "metadata": {"name": f"agent-{node}", "uid": f"agent-{node}", "labels": {"ling.dev/component": "agent"}},
+            "metadata": {**meta, "labels": {"ling.dev/component": "agent"}},
             "spec": {"nodeName": node},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
         }
 
-    def _node(self, name: str) -> Object | None:
+    def node(self, name: str) -> Object | None:
         machine = self.machines.get(name)
         if machine is None or not machine.exists:
             return None
         stamp = datetime.fromtimestamp(int(machine.cordoned), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         taint = {"key": CORDON, "effect": "NoSchedule", "timeAdded": stamp}
         return {
-            "metadata": {"name": name},
+            "metadata": {"name": name, "uid": f"uid-{name}"},
             "spec": {"unschedulable": True, "taints": [taint]} if machine.cordoned else {},
             "status": {"conditions": [{"type": "Ready", "status": str(machine.ready)}]},
         }

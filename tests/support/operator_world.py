@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 from tests.support.fake_kube import NAMESPACE, FakeKube, controller
 
+from ling_operator.kube import Conflict, Missing
 from ling_operator.metrics import Metrics
+from ling_operator.mirror import KINDS, Mirror
 from ling_operator.reconcile import Reconciler
 from ling_operator.settings import Images, Settings
 
-SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1"))
+SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1"))
 KEY = (NAMESPACE, "tiny")
 
 
@@ -30,23 +33,83 @@ def spec(
     }
 
 
-class World:
-    """A fake cluster and an operator that may be restarted at any time."""
+class Wire:
+    """The fake API server as a client sees it: every answer is a copy, and there are no nodes but by name."""
 
-    def __init__(self, nodes: int = 1) -> None:
+    def __init__(self, kube: FakeKube) -> None:
+        self._kube = kube
+
+    async def get(self, *args: Any) -> Any:
+        return copy.deepcopy(await self._kube.get(*args))
+
+    async def list(self, kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        return copy.deepcopy(seen_by_watches(self._kube, kind))
+
+    async def create(self, body: dict[str, Any]) -> Any:
+        return copy.deepcopy(await self._kube.create(body))
+
+    async def apply(self, body: dict[str, Any], subresource: str = "") -> Any:
+        return copy.deepcopy(await self._kube.apply(body, subresource))
+
+    async def label(self, kind: str, namespace: str, name: str, uid: str, labels: Any) -> Any:
+        await self._kube.label(kind, namespace, name, uid, labels)
+        return copy.deepcopy(self._kube.objects.get((kind, name)))
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str, **how: Any) -> Any:
+        await self._kube.delete(kind, namespace, name, uid, **how)
+        return copy.deepcopy(self._kube.objects.get((kind, name), {"kind": "Status"}))
+
+
+def seen_by_watches(kube: FakeKube, kind: str) -> list[dict[str, Any]]:
+    """All objects of a kind, as a watch or a list tells them."""
+    if kind == "Node":
+        return [node for name in kube.machines if (node := kube.node(name)) is not None]
+    agents = [kube.agent_pod(name) for name in kube.machines] if kind == "Pod" else []
+    return [*kube.of_kind(kind), *agents]
+
+
+class World:
+    """A fake cluster and an operator that may be restarted at any time.
+
+    `late`: the operator sees the world through its mirror, and everything that others did one look later.
+    """
+
+    def __init__(self, nodes: int = 1, *, late: bool = False) -> None:
         self.kube = FakeKube(nodes)
+        self.late = late
         self.restart()
 
     def restart(self) -> None:
         """A new operator process: it knows nothing."""
         self.metrics = Metrics(lambda: 0)
-        self.reconciler = Reconciler(self.kube, SETTINGS, self.metrics, lambda: self.kube.now)  # type: ignore[arg-type]
+        self.mirror = Mirror(Wire(self.kube))  # type: ignore[arg-type]
+        self._told: dict[str, list[dict[str, Any]]] = {}
+        if self.late:
+            asyncio.run(self.mirror.sync())
+        self.verbs: Any = self.mirror if self.late else self.kube
+        self.reconciler = Reconciler(self.verbs, SETTINGS, self.metrics, lambda: self.kube.now)
 
     def look(self) -> bool:
-        """One reconcile; whether it wrote anything."""
+        """One reconcile; whether it wrote anything. One that met a conflict looks again later, as the process does."""
         before = self.kube.writes
-        asyncio.run(self.reconciler.reconcile(KEY))
+        if self.late:
+            self._tell()
+        try:
+            asyncio.run(self.reconciler.reconcile(KEY))
+        except (Conflict, Missing):
+            if not self.late:
+                raise
         return self.kube.writes != before
+
+    def _tell(self) -> None:
+        """The watches tell what was true at the look before."""
+        for kind, bodies in self._told.items():
+            there = {body["metadata"]["uid"] for body in seen_by_watches(self.kube, kind)}
+            for body in bodies:
+                self.mirror.saw(kind, body)
+                if body["metadata"]["uid"] not in there:
+                    self.mirror.saw_gone(kind, body)
+        self._told = {kind: copy.deepcopy(seen_by_watches(self.kube, kind)) for kind in KINDS}
 
     def settle(self, rounds: int = 400) -> None:
         """Work until nobody has anything to do for a while."""

@@ -1,0 +1,161 @@
+"""One claim per slot on real nodes: Kubernetes' own DRA test driver with one device per node stands in for the GPUs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hack.cluster.access import client_pod
+from tests.support.cluster import STANDIN, Trial, deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NAME = "claimed"
+CLASS = "gpu.example.com"
+CLAIM = {"allocation": "ResourceClaim", "deviceClass": CLASS}
+PLUGIN = {"allocation": "DevicePlugin", "resource": "example.com/resource"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _devices(cluster: Any) -> None:
+    if not cluster.find("deviceclass", CLASS):
+        pytest.skip("no stand-in devices: hack/cluster/up makes them")
+
+
+@pytest.fixture
+def serve(trial: Trial, model: str) -> Iterator[Callable[..., Trial]]:
+    """Applies a LingDeployment and waits until it is Ready; its devices are free again afterwards."""
+
+    def apply(gpu: dict[str, Any] = CLAIM, **spec: Any) -> Trial:
+        trial.apply(deployment(NAME, model, image=STANDIN, gpu=gpu, drain={"lameDuckSeconds": 1}, **spec))
+        trial.wait_condition(NAME, "Ready")
+        return trial
+
+    yield apply
+    trial.kubectl("delete", "pod", "competitor", "--ignore-not-found", "--wait=false")
+    trial.kubectl("delete", "ld", NAME, "--ignore-not-found")
+    trial.wait_for("the claims are gone", lambda: not trial.items("resourceclaim"), 120)
+
+
+def claim(trial: Trial, name: str = f"{NAME}-0") -> dict[str, Any]:
+    """uid, device and the pods that hold it."""
+    found = trial.get("resourceclaim", name)
+    allocation = found.get("status", {}).get("allocation", {})
+    results = allocation.get("devices", {}).get("results", [])
+    return {
+        "uid": found["metadata"]["uid"],
+        "devices": [f"{one['pool']}/{one['device']}" for one in results],
+        "held": {one["name"] for one in found.get("status", {}).get("reservedFor", [])},
+    }
+
+
+def competitor(trial: Trial, node: str) -> None:
+    """A pod that wants a device of that node as soon as there is one."""
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "competitor"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": CLASS}}]}}},
+    }
+    body = client_pod("competitor")
+    body["spec"] |= {
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "competitor"}],
+    }
+    body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    trial.apply(template, body)
+
+
+def phase(trial: Trial) -> str:
+    return str(trial.get("pod", "competitor")["status"]["phase"])
+
+
+def edit(trial: Trial, length: int) -> None:
+    trial.patch("ld", NAME, {"spec": {"engine": {"contextLength": length}}})
+
+
+def test_a_handover_on_one_device_keeps_device_and_claim_and_a_competitor_waits(serve: Callable[..., Trial]) -> None:
+    trial = serve()
+    before = claim(trial)
+    node = trial.slot_pods(NAME)[0]["spec"]["nodeName"]
+    old = trial.engine_pods(NAME)[0]["metadata"]["name"]
+    assert before["held"] == {f"{NAME}-0", old}
+    assert before["devices"] == [f"{node}/device-00"]
+    competitor(trial, node)
+    edit(trial, 2048)
+    both = trial.wait_for("old and new engine hold the claim", lambda: len(claim(trial)["held"]) == 3 or None, 60)
+    assert both
+    trial.wait_condition(NAME, "UpdateInProgress", "False")
+    trial.wait_for("the old engine is gone", lambda: old not in claim(trial)["held"], 60)
+    after = claim(trial)
+    assert (after["uid"], after["devices"]) == (before["uid"], before["devices"])
+    assert phase(trial) == "Pending"
+    new = trial.engine_pods(NAME)[0]["metadata"]["name"]
+    trial.cluster.kill_container(trial.name, new, "engine")
+    trial.cluster.kill_container(trial.name, f"{NAME}-0", "keeper")
+    trial.wait_for("it serves again", lambda: served_by(trial) == new, 60)
+    assert phase(trial) == "Pending"
+    trial.kubectl("delete", "pod", f"{NAME}-0", "--wait=false")
+    trial.wait_for("another slot pod", lambda: other_slot_pod(trial), 200)
+    assert claim(trial)["uid"] == before["uid"]
+    assert phase(trial) == "Pending"
+    condition = trial.cluster.condition("ld", NAME, trial.name, "GPUAllocated")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", "Allocated")
+    at = time.monotonic()
+    trial.kubectl("delete", "ld", NAME, "--wait=false")
+    trial.wait_for("the competitor runs", lambda: phase(trial) == "Running", 30)
+    assert time.monotonic() - at < 10
+
+
+def served_by(trial: Trial) -> str:
+    status = trial.get("lslot", f"{NAME}-0").get("status", {})
+    serving = any(one["type"] == "Serving" and one["status"] == "True" for one in status.get("conditions", ()))
+    return str(status.get("active", {}).get("pod", "")) if serving else ""
+
+
+def other_slot_pod(trial: Trial) -> bool:
+    pods = [one for one in trial.slot_pods(NAME) if "deletionTimestamp" not in one["metadata"]]
+    return bool(pods) and pods[0]["status"]["phase"] == "Running"
+
+
+def test_without_a_device_the_condition_says_so_and_with_one_it_serves(serve: Callable[..., Trial]) -> None:
+    trial = serve()
+    trial.kubectl("scale", f"ld/{NAME}", "--replicas=3")
+    told = trial.wait_for("no capacity", lambda: without_gpu(trial), 60)
+    assert told["reason"] == "InsufficientCapacity"
+    assert "allocate all claims" in told["message"]
+    ready = trial.cluster.condition("ld", NAME, trial.name, "Ready")
+    assert ready is not None
+    assert ready["status"] == "True"
+    trial.kubectl("scale", f"ld/{NAME}", "--replicas=2")
+    trial.wait_condition(NAME, "GPUAllocated")
+    trial.wait_for("two serve", lambda: trial.get("ld", NAME)["status"]["readyReplicas"] == 2, 60)
+    nodes = {pod["spec"]["nodeName"] for pod in trial.slot_pods(NAME)}
+    assert len(nodes) == 2
+
+
+def without_gpu(trial: Trial) -> dict[str, Any] | None:
+    found = trial.cluster.condition("ld", NAME, trial.name, "GPUAllocated")
+    return found if found and found["status"] == "False" and found["reason"] != "ClaimPending" else None
+
+
+def test_a_class_that_does_not_exist_is_named(trial: Trial, model: str) -> None:
+    trial.apply(deployment(NAME, model, image=STANDIN, gpu={**CLAIM, "deviceClass": "nobody.example.com"}))
+    told = trial.wait_for("no class", lambda: without_gpu(trial), 60)
+    assert told["reason"] == "NoDeviceClass"
+    assert "nobody.example.com" in told["message"]
+
+
+def test_where_the_engine_owns_the_device_an_edit_stops_the_old_one_first(serve: Callable[..., Trial]) -> None:
+    trial = serve(gpu={**PLUGIN, "count": 2})
+    old = trial.engine_pods(NAME)[0]["metadata"]["name"]
+    edit(trial, 2048)
+    trial.wait_for("only the new", lambda: old not in {p["metadata"]["name"] for p in trial.engine_pods(NAME)}, 90)
+    trial.wait_condition(NAME, "Ready")
+    trial.wait_condition(NAME, "UpdateInProgress", "False")
+    (new,) = trial.engine_pods(NAME)
+    assert new["spec"]["containers"][0]["resources"]["limits"]["example.com/resource"] == "2"
+    assert [slot["metadata"]["name"] for slot in trial.items("lslot")] == [f"{NAME}-0"]

@@ -1,0 +1,135 @@
+"""`kubectl drain` as people type it, node death and uncordon on real nodes: clients notice nothing where nothing must be."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks import continuity
+from benchmarks.continuity_events import Event, Scene
+from tests.support.cluster import STANDIN, Trial, deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hack.cluster.access import Cluster
+
+NAME = "moved"
+RATE = 25.0
+DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+
+
+@pytest.fixture
+def serve(trial: Trial, cluster: Cluster, model: str) -> Iterator[Callable[..., Scene]]:
+    """Applies a LingDeployment with a client on another node; every node takes pods again afterwards."""
+
+    def apply(*, client: bool = True, **spec: Any) -> Scene:
+        drain = {"lameDuckSeconds": 2, **spec.pop("drain", {})}
+        trial.apply(deployment(NAME, model, image=STANDIN, drain=drain, **spec))
+        trial.wait_condition(NAME, "Ready")
+        scene = Scene(cluster, trial.name, NAME)
+        if client:
+            trial.client(away_from=scene.slot()["status"]["node"])
+        scene.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+        return scene
+
+    yield apply
+    for node in cluster.get("nodes")["items"]:
+        cluster.kubectl("uncordon", node["metadata"]["name"])
+
+
+def nodes(trial: Trial) -> list[str]:
+    """Where the slots are that serve."""
+    return [one["node"] for one in trial.get("ld", NAME)["status"].get("slots", ()) if one.get("serving")]
+
+
+def drain(scene: Scene) -> Event:
+    node = scene.slot()["status"]["node"]
+    at = time.time()
+    scene.cluster.kubectl("drain", node, *DRAIN, timeout=150)
+    return at, scene.updated
+
+
+@pytest.mark.parametrize("mode", ["new", "keep"])
+def test_a_drain_fails_no_request(serve: Callable[..., Scene], trial: Trial, mode: str) -> None:
+    scene = serve()
+    before = nodes(trial)
+    seen = continuity.observe(scene, "drain", drain, mode, RATE)
+    assert seen.failed == 0, seen
+    assert seen.sent > RATE
+    trial.wait_for("one slot elsewhere", lambda: len(nodes(trial)) == 1 and nodes(trial) != before, 30)
+
+
+def test_a_spare_slot_takes_over_with_its_weights(serve: Callable[..., Scene], trial: Trial) -> None:
+    scene = serve(weightCache={"spareSlots": 1})
+    trial.wait_for("the spare is filled", lambda: spare(trial), 60)
+    name = spare(trial)
+    seen = continuity.observe(scene, "drain", drain, "new", RATE)
+    assert seen.failed == 0, seen
+    serving = [one["name"] for one in trial.get("ld", NAME)["status"]["slots"] if one.get("serving")]
+    assert serving == [name]
+
+
+def spare(trial: Trial) -> str:
+    """The spare slot whose weights are held and whose filling pod has ended, "" if there is none."""
+    done = {one["metadata"]["labels"]["ling.dev/slot"] for one in trial.engine_pods(NAME) if ended(one)}
+    for slot in trial.items("lslot"):
+        held = any(one["type"] == "WeightsHeld" and one["status"] == "True" for one in conditions(slot))
+        if slot["spec"].get("spare") and held and slot["metadata"]["name"] in done:
+            return str(slot["metadata"]["name"])
+    return ""
+
+
+def ended(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"].get("phase") == "Succeeded")
+
+
+def conditions(body: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(body.get("status", {}).get("conditions", ()))
+
+
+def test_without_another_node_a_drain_ends_when_its_time_is_over(
+    serve: Callable[..., Scene], trial: Trial, cluster: Cluster
+) -> None:
+    scene = serve(client=False, drain={"replacementTimeoutSeconds": 10, "graceSeconds": 5})
+    node = scene.slot()["status"]["node"]
+    others = [one["metadata"]["name"] for one in cluster.get("nodes")["items"] if one["metadata"]["name"] != node]
+    for other in others:
+        cluster.kubectl("cordon", other)
+    at = time.monotonic()
+    cluster.kubectl("drain", node, *DRAIN, timeout=150)
+    assert time.monotonic() - at < 10 + 5 + 2 + 10
+    trial.wait_condition(NAME, "Ready", "False")
+    cluster.kubectl("uncordon", node)
+    trial.wait_condition(NAME, "Ready")
+
+
+def test_uncordon_takes_the_replacement_back(serve: Callable[..., Scene], trial: Trial, cluster: Cluster) -> None:
+    scene = serve(client=False)
+    before = {one["metadata"]["uid"] for one in trial.slot_pods(NAME) + trial.engine_pods(NAME)}
+    node = scene.slot()["status"]["node"]
+    cluster.kubectl("cordon", node)
+    trial.wait_for("a replacement", lambda: len(trial.items("lslot")) == 2, 30)
+    cluster.kubectl("uncordon", node)
+    trial.wait_for("one slot", lambda: len(trial.items("lslot")) == 1, 90)
+    trial.wait_condition(NAME, "Ready")
+    after = {one["metadata"]["uid"] for one in trial.slot_pods(NAME) + trial.engine_pods(NAME)}
+    assert after == before or nodes(trial) != [node]
+
+
+def test_a_dead_node_s_slot_is_replaced_and_the_surplus_goes_when_it_returns(
+    serve: Callable[..., Scene], trial: Trial, cluster: Cluster
+) -> None:
+    if not cluster.local:
+        pytest.skip("a power cut needs the local cluster")
+    scene = serve(client=False)
+    node = scene.slot()["status"]["node"]
+    cluster.node("kill", int(node.removeprefix("n")))
+    try:
+        trial.wait_for("it serves elsewhere", lambda: nodes(trial) not in ([], [node]), 90)
+        trial.wait_condition(NAME, "Ready")
+    finally:
+        cluster.node("start", int(node.removeprefix("n")))
+    trial.wait_for("one slot", lambda: len(trial.items("lslot")) == 1, 120)
+    trial.wait_condition(NAME, "Ready")

@@ -27,7 +27,8 @@ class Member:
     `shared`: a view of the set's tensor `entry`. `private`: the same of a copy of it. `kept`: made when the model was
     built, and not changed by loading. `absent`: without storage until somebody else's is put there. `offset` in bytes
     from the entry's first; `item` numbers tensor objects: places with one number hang the same object.
-    `attributes`: those of a parameter object that the runtime put in the place of its own; None = its own object.
+    `fresh`: loading put another object in the place of the parameter that was built. `attributes`: plain ones of the
+    parameter object that loading set; all of a fresh one.
     `built`: dtype and shape of the parameter before loading; None = there was none.
     """
 
@@ -42,7 +43,8 @@ class Member:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     grad: bool
-    attributes: dict[str, Value] | None
+    fresh: bool
+    attributes: dict[str, Value]
     built: tuple[str, tuple[int, ...]] | None
 
     @property

@@ -58,7 +58,9 @@ class PrivateModelLoader(stock.BaseModelLoader):  # type: ignore[misc]  # SGLang
         identity = place.identities.get((role, rank))
         if identity is None:
             raise BadInput(f"SGLang loads {role} weights on rank {rank}, which this engine was not described with")
+        began = time.monotonic()
         model, bare = self._build(model_config, device_config)
+        _log.info("rank=%d role=%s built_ms=%.1f", rank, role, (time.monotonic() - began) * 1000)
         twin = ModelTwin(
             model,
             role=role,

@@ -141,6 +141,8 @@ class RankSide:
         )
         attached = (await attach.attach(cohort, {name: (twin, identity)}))[name]
         self._attached[name] = attached
+        steps = " ".join(f"{step}={value:.1f}" for step, value in clock.milliseconds.items())
+        _log.info("rank=%d role=%s filled=%s ms: %s", self._rank, role, attached.filled, steps)
         self._channel.put(
             {
                 "op": "attached",

@@ -78,6 +78,7 @@ def put(owner: object, key: str | int, how: How, value: Any) -> None:
         kept[str(key)] = value
     elif isinstance(owner, nn.Module):
         owner._parameters.pop(str(key), None)
+        owner._buffers.pop(str(key), None)
         owner.__dict__[str(key)] = value
     else:
         object.__setattr__(owner, str(key), value)  # frozen dataclasses too

@@ -42,6 +42,7 @@ class Snapshot:
     copies: dict[str, torch.Tensor]
     objects: dict[str, torch.Tensor]
     built: dict[str, tuple[str, tuple[int, ...]]]
+    attributes: dict[str, dict[str, Value]]  # of parameters
 
 
 def snapshot(found: Found) -> Snapshot:
@@ -60,7 +61,13 @@ def snapshot(found: Found) -> Snapshot:
             place.path: (str(place.tensor.dtype).removeprefix("torch."), tuple(place.tensor.shape))
             for place in found.places
         },
+        attributes={place.path: _attributes(place.tensor) for place in found.places if place.how == "parameter"},
     )
+
+
+def _attributes(parameter: torch.Tensor) -> dict[str, Value]:
+    """The plain ones; others (a loader's functions) are of no use after loading."""
+    return {name: plain.encode(value) for name, value in vars(parameter).items() if plain.is_plain(value)}
 
 
 @dataclass(slots=True)
@@ -165,7 +172,8 @@ class Settling:
             shape=tuple(tensor.shape),
             stride=tuple(tensor.stride()),
             grad=tensor.requires_grad,
-            attributes=self._attributes(place),
+            fresh=self._fresh(place),
+            attributes=self._set_by_loading(place),
             built=self._built(place),
         )
 
@@ -174,19 +182,29 @@ class Settling:
         before = self._before.built.get(place.path)
         return before if place.how == "parameter" else None
 
-    def _attributes(self, place: Place) -> dict[str, Value] | None:
-        """Those of a parameter that the runtime made while loading; None for its own."""
-        if not isinstance(place.tensor, nn.Parameter) or self._before.objects.get(place.path) is place.tensor:
-            return None
-        return {name: plain.encode(value) for name, value in vars(place.tensor).items() if plain.is_plain(value)}
+    def _fresh(self, place: Place) -> bool:
+        return place.how == "parameter" and self._before.objects.get(place.path) is not place.tensor
+
+    def _set_by_loading(self, place: Place) -> dict[str, Value]:
+        if place.how != "parameter":
+            return {}
+        before = {} if self._fresh(place) else self._before.attributes.get(place.path, {})
+        now = _attributes(place.tensor)
+        return {name: value for name, value in now.items() if name not in before or before[name] != value}
 
     def _gone(self) -> list[Gone]:
         now = {place.path for place in self._found.places}
         return [
-            Gone(owner=place.owner, key=place.key, how=place.how, none=place.path in self._found.values)
+            Gone(owner=place.owner, key=place.key, how=place.how, none=self._none_hangs_at(place))
             for place in self._before.found.places
             if place.path not in now
         ]
+
+    def _none_hangs_at(self, place: Place) -> bool:
+        owner = self._found.owners.get(place.owner)
+        if isinstance(owner, nn.Module) and (place.key in owner._parameters or place.key in owner._buffers):
+            return True  # the walker passes by what is None
+        return place.path in self._found.values
 
 
 def _refuse_what_cannot_be_said(found: Found, before: Snapshot) -> None:

@@ -68,10 +68,11 @@ class _Taking:
         tensor = view(home.untyped_storage(), home.device, dtype, member.offset, member.shape, member.stride)
         if member.how != "parameter":
             return tensor
-        if member.attributes is None and own is not None and isinstance(own.tensor, nn.Parameter):
-            return pointed(own.tensor, tensor)
-        made = nn.Parameter(tensor, requires_grad=member.grad)
-        vars(made).update({name: plain.decode(value) for name, value in (member.attributes or {}).items()})
+        if not member.fresh and own is not None and isinstance(own.tensor, nn.Parameter):
+            made = pointed(own.tensor, tensor)
+        else:
+            made = nn.Parameter(tensor, requires_grad=member.grad)
+        vars(made).update({name: plain.decode(value) for name, value in member.attributes.items()})
         return made
 
     def _home(self, member: Member) -> torch.Tensor:
@@ -114,7 +115,7 @@ def _check_form(member: Member, tensor: torch.Tensor | None) -> None:
     built = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
     if built != member.built:
         raise AttachCheckFailed(f"parameter {member.path} is built as {built}; the set's was {member.built}")
-    if member.attributes is None and tensor.requires_grad != member.grad:
+    if not member.fresh and tensor.requires_grad != member.grad:
         raise AttachCheckFailed(f"parameter {member.path} has requires_grad {tensor.requires_grad}; not so in the set")
 
 

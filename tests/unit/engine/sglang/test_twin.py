@@ -214,6 +214,8 @@ def replace_storages(model: nn.Module) -> None:
     second.weight.padded = 16
     del second.conv, second.conv_view  # used up by post-processing
     second.packed = nn.Parameter(torch.full((9,), 2.5), requires_grad=False)  # new
+    second.scale = None  # no longer used
+    first.bias.format_ue8m0 = True  # kernels ask the parameter itself
     second.bias.data = second.bias.data.reshape(3, 1)  # another form of the same storage
     first.quant.interleaved = True
     second.quant.block = (128, 128)
@@ -236,6 +238,7 @@ def test_what_post_processing_replaced_is_moved_into_the_set(room: Room) -> None
         assert (first.quant.interleaved, second.quant.block) == (True, (128, 128))
         assert (second.kind, second.router.scale) == (torch.bfloat16, 0.5)
         assert first.conv_view.data_ptr() == first.conv.data_ptr()
+        assert (second.scale, first.bias.format_ue8m0) == (None, True)
 
 
 def put_object(model: nn.Module) -> None:

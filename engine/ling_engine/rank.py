@@ -53,12 +53,14 @@ class RankLink:
         on_listener: Callable[[int, int], None],
         on_adopt: Callable[[list[int]], None],
         on_welcome: Callable[[], None],
+        on_promote: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = run_dir / names.FD_SOCKET
         self._hello = {"op": "hello", "version": fdpass.VERSION, "kind": "rank", "server": server, "rank": rank}
         self._on_listener = on_listener
         self._on_adopt = on_adopt
         self._on_welcome = on_welcome
+        self._on_promote = on_promote
         self._channel: Channel | None = None
         self._welcome = asyncio.Event()
         self._requests: dict[int, _Request] = {}
@@ -144,6 +146,8 @@ class RankLink:
                 self._welcome.set()
                 self._tell_pulse(message)
                 self._on_welcome()
+            case "promote":
+                self._on_promote()
             case "adopt":
                 self._on_adopt(fds)
             case "listener" if "re" not in message:

@@ -79,6 +79,7 @@ class Server:
             on_listener=lambda fd, backlog: self.start(self._have_listener(fd, backlog)),
             on_adopt=self._adopt,
             on_welcome=self._welcomed,
+            on_promote=self._active.set,  # the launcher says so too, a little later
         )
         self._body: Body = hosting.body(self) if hosting else InProcess(runtime, self)
 

@@ -81,6 +81,9 @@ def _activate(slot: Slot, launcher: Launcher, reason: str, now: float, out: list
             stream=launcher.stream, pod=launcher.pod, role=Role.ACTIVE, term=term, grace_seconds=0.0, reason=reason
         )
     )
+    front = slot.front_of(launcher.server.id) if launcher.server is not None else 0
+    if front and slot.ranks[front].front:
+        out.append(do.Promote(conn=front, term=term))
     launcher = replace(moved(launcher, Cause.PROMOTE), term=term, progress_at=now)
     return replace(slot, term=term, message="").put(launcher)
 

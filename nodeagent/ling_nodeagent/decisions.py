@@ -53,6 +53,14 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """The same word as SetRole, on the short way to the process that accepts."""
+
+    conn: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """Whether a standby is to leave the device to the active engine."""
 
@@ -194,5 +202,5 @@ class Released:
 
 Decision = (
     Welcome | Go | SetRole | Stop | AnswerAttach | KeepPart | KeepManifest | BackUp | DropSet | Listen | SendListener
-    | DropListener | Answer | AnswerError | Word | Members | Released | Kill | Turn | HoldBack
+    | DropListener | Answer | AnswerError | Word | Members | Released | Kill | Turn | HoldBack | Promote
 )  # fmt: skip

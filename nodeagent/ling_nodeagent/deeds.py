@@ -36,6 +36,7 @@ class Deeds:
             deed.SetRole: self._set_role,
             deed.Stop: self._stop,
             deed.Kill: self._kill,
+            deed.Promote: lambda _, d: self._say(d.conn, {"op": "promote", "term": d.term}),
             deed.Turn: lambda _, d: self._send(d.stream, pb.AgentMessage(turn=pb.Turn(busy=d.busy))),
             deed.HoldBack: self._hold_back,
             deed.AnswerAttach: self._answer_attach,

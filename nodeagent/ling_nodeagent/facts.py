@@ -121,6 +121,7 @@ class Rank:
     uid: str
     server: str
     rank: int
+    front: bool = False  # it asked for the listener: the process that accepts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import decisions as do
 from .departure import overdue
-from .facts import Keeper, Role, Slot
+from .facts import Keeper, Role, Slot, with_item
 
 if TYPE_CHECKING:
     from . import events
@@ -43,6 +43,9 @@ def none(slot: Slot, event: events.NoListener, now: float) -> Slot:
 
 
 def asked(slot: Slot, event: events.ListenerAsked, now: float) -> Slot:
+    rank = slot.ranks.get(event.conn)
+    if rank is not None and not rank.front:
+        slot = replace(slot, ranks=with_item(slot.ranks, rank.conn, replace(rank, front=True)))
     return replace(slot, listener_asks=(*slot.listener_asks, (event.conn, event.re)))
 
 

@@ -134,7 +134,7 @@ def test_a_standby_that_cannot_prove_itself_is_replaced_and_never_promoted(groun
     (two.gates / "corrupt").touch()
     ground.until(lambda: two.process("server") not in (0, wrong), "another server in its place", 20)
     (two.gates / "corrupt").unlink()
-    assert engine(ground, "two")["lastExit"] == "6"
+    ground.until(lambda: engine(ground, "two").get("lastExit") == "6", "status says how it ended")
     assert ground.status()["active"] == {"pod": "one", "uid": "uid-one", "term": 1}
     ground.until(lambda: role(ground, "two") == "warm", "the new one is warm", deaths.START)
     witness.kill([one.process("server")])

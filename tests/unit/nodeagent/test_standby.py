@@ -9,7 +9,7 @@ from tests.support.slot_mind import NEW, Mind
 
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events, standby
-from ling_nodeagent.choose import active
+from ling_nodeagent.choose import active, successor
 from ling_nodeagent.facts import Launcher, Phase, Role
 from ling_nodeagent.roles import TRANSITIONS, Cause, moved
 
@@ -90,6 +90,18 @@ def test_the_standby_is_promoted_in_the_same_breath_and_the_dead_one_comes_back_
     mind.start("one", "s3")
     assert mind["one"].role is Role.WARM
     assert promoted(mind) == ["one", "two"]
+
+
+def test_the_process_that_accepts_is_told_on_the_short_way() -> None:
+    mind, first, second = with_standby()
+    front = mind.new()
+    mind.post(events.RankConnected(conn=front, uid="uid-two", server="s2", rank=4))
+    mind.post(events.ListenerAsked(conn=front, re=1))
+    mind.die(first)
+    assert mind.of(do.Promote) == [do.Promote(conn=front, term=2)]
+    assert mind.slot.front_of("s2") == front != second
+    mind.says("two", "s2", Phase.ACCEPTING)
+    assert successor(mind.slot, mind["one"]) == ("adopt", front)
 
 
 def test_a_hint_promotes_before_the_kernel_has_freed_the_memory() -> None:

@@ -1,0 +1,116 @@
+"""From the SIGKILL of the active server to the next first token, with a warm standby and with a gated one.
+
+A client connects right after the kill and waits in the slot's backlog; nobody is refused. With a big model the kernel
+needs long to tear the dead process's memory down: how long is told too (`died`), and that the standby did not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.figures import Figure, median
+from benchmarks.rig import BIN, REVISION, Rig, free_port, model, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATIC = f"""
+slots:
+  bench-0:
+    {{deployment: bench, revision: {REVISION}, capacity: 8Gi, graceSeconds: 10, holdSeconds: 600, standbys: STANDBYS}}
+callers:
+  d000: {{pod: bench-0, uid: u0, slot: bench-0, component: slot}}
+  d001: {{pod: one, uid: u1, slot: bench-0, component: engine, revision: {REVISION}}}
+  d002: {{pod: two, uid: u2, slot: bench-0, component: engine, revision: {REVISION}}}
+"""
+PODS = {"one": "d001", "two": "d002"}
+
+
+class Pair(Rig):
+    """One slot with two engines; whoever does not serve is warm, or gated when `standbys` is 0."""
+
+    def pair(self, preset: str, standbys: int) -> None:
+        """Returns once one serves and the other is ready to take over."""
+        self.model, self.standbys = model(preset), standbys
+        self.static.write_text(STATIC.replace("STANDBYS", str(standbys)))
+        self.start(
+            "agent", str(BIN / "ling-nodeagent"), "serve", "--static", str(self.static), "--run-dir", str(self.run)
+        )
+        until(lambda: (self.run / "d" / "d002" / "fd.sock").exists(), "the agent's folders")
+        env = {"LING_RUN": str(self.run / "d" / "d000"), "LING_PORT": str(self.port), "LING_ADDRESS": "127.0.0.1"}
+        self.start("keeper", sys.executable, "-m", "ling_nodeagent.keeper", **env, LING_PROBE_PORT=str(free_port()))
+        for pod, device in PODS.items():
+            flags = ["--model", str(self.model), "--revision", REVISION, "--run-dir", str(self.run / "d" / device)]
+            flags += ["--probe-port", "0", "--grace-seconds", "10", "--served-model-name", "try"]
+            self.start(pod, str(BIN / "ling-engine"), "run", *flags)
+        self.ready()
+
+    def ready(self) -> str:
+        """The pod that serves, when the other one is as it should be and the agent knows that both work."""
+        other = "warm" if self.standbys else "gated"
+        until(lambda: sorted(self.roles().values()) == sorted(["active", other]), f"an active and a {other} engine")
+        self.complete(1)
+        until(lambda: self.engine_status(self.active()).get("requests"), "the agent to hear of the answer")
+        return self.active()
+
+    def active(self) -> str:
+        return str(self.status().get("active", {}).get("pod", ""))
+
+    def roles(self) -> dict[str, str]:
+        idle = {each["pod"]: each for each in self.status().get("engines", ())}
+        return {pod: each["role"] for pod, each in idle.items() if each["phase"] in ("gated", "warm", "accepting")}
+
+    def fail_over(self) -> tuple[float, float]:
+        """Kill the active server; milliseconds to the next first token, and to its death as the kernel tells it."""
+        server = self.server_pid(self.ready())
+        pidfd = os.pidfd_open(server)
+        with contextlib.closing(os.fdopen(pidfd)):
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            began = time.time()
+            os.kill(server, 9)
+            token = self.first_token()
+            waited = 0 if poll.poll(0) else 1
+            poll.poll(10_000)
+            died = time.time()
+        return (token - began) * 1000, (died - began) * 1000 if waited else 0.0
+
+
+@contextlib.contextmanager
+def pair(preset: str, standbys: int) -> Iterator[Pair]:
+    """Everything ends with the block; on an error the logs are told."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="ling-bench-") as folder:
+        made = Pair(Path(folder))
+        try:
+            made.pair(preset, standbys)
+            yield made
+        except BaseException:
+            for log in sorted(Path(folder).glob("*.log")):
+                sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}\n")
+            raise
+        finally:
+            made.end()
+
+
+def run(runs: int, preset: str) -> list[Figure]:
+    """Medians of `runs` failovers each."""
+    figures = []
+    for name, standbys, most in (("warm", 1, 200), ("gated", 0, 5000)):
+        with pair(preset, standbys) as slot:
+            times = [slot.fail_over() for _ in range(runs)]
+        figures.append(median(f"failover_{name}_{preset}", "ms", [first for first, _ in times], most=most))
+        figures.append(median(f"failover_{name}_{preset}_died_after_token", "ms", [died for _, died in times]))
+    return figures
+
+
+if __name__ == "__main__":
+    for figure in run(int(sys.argv[2]) if len(sys.argv) > 2 else 5, sys.argv[1] if len(sys.argv) > 1 else "tiny"):
+        print(figure.line(), [round(each, 1) for each in figure.samples])

@@ -34,3 +34,19 @@ def number(data: Object, key: str, default: int | None = None, *, least: int = 0
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise BadInput(f"{key}: write a whole number of at least {least}, not {value!r}")
     return value
+
+
+def texts(data: Object, key: str) -> tuple[str, ...]:
+    """A list of texts, () when it is left out."""
+    value = data.get(key) or ()
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise BadInput(f"{key}: write a list of texts, not {value!r}")
+    return tuple(value)
+
+
+def entries(data: Object, key: str) -> tuple[Object, ...]:
+    """A list of objects, () when it is left out."""
+    value = data.get(key) or ()
+    if not isinstance(value, Sequence) or not all(isinstance(one, Mapping) for one in value):
+        raise BadInput(f"{key}: write a list of objects, not {value!r}")
+    return tuple(value)

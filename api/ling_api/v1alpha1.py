@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ling_api.engine import REFERENCE, Place
 from ling_api.enginepart import BASELINE, EnginePart, revision_of
 from ling_api.errors import BadInput
 from ling_api.fields import Object, number, section, text
@@ -50,7 +51,7 @@ class Standby:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LingDeploymentSpec:
-    """`spec` of a LingDeployment. `memory` is in bytes, times in seconds."""
+    """`spec` of a LingDeployment. `memory` is in bytes, 0 for weights in a GPU's memory; times are in seconds."""
 
     part: EnginePart
     memory: int
@@ -71,11 +72,12 @@ class LingDeploymentSpec:
         """BadInput, with the field's name, when the object makes no sense to this version."""
         rollout, cache, service = section(data, "rollout"), section(data, "weightCache"), section(data, "service")
         drain = section(data, "drain")
-        if "memory" not in cache:
+        part = EnginePart.from_dict(data)
+        if part.engine.runtime == REFERENCE and "memory" not in cache:
             raise BadInput("weightCache.memory: write a quantity such as 8Gi")
         return cls(
-            part=EnginePart.from_dict(data),
-            memory=parse_quantity(cache["memory"]),
+            part=part,
+            memory=parse_quantity(cache["memory"]) if "memory" in cache else 0,
             replicas=number(data, "replicas", 1),
             strategy=text(rollout, "strategy", "Auto", one_of=("Auto", RECREATE)),
             progress_deadline_seconds=number(rollout, "progressDeadlineSeconds", 900, least=1),
@@ -90,11 +92,13 @@ class LingDeploymentSpec:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        part = self.part.to_dict()
+        memory = {"memory": str(self.memory)} if self.memory else {}
         return {
-            **self.part.to_dict(),
+            **part,
             "replicas": self.replicas,
             "standby": self.standby.to_dict(),
-            "weightCache": {"memory": str(self.memory), "spareSlots": self.spare_slots},
+            "weightCache": {**part["weightCache"], **memory, "spareSlots": self.spare_slots},
             "rollout": {
                 "strategy": self.strategy,
                 "progressDeadlineSeconds": self.progress_deadline_seconds,
@@ -119,7 +123,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LingSlotSpec:
-    """`spec` of a LingSlot: what the operator wants of one slot. `capacity` is in bytes; `revisions` is sorted.
+    """`spec` of a LingSlot: what the operator wants of one slot. `revisions` is sorted.
+
+    `capacity` is in bytes of host memory; 0 = the weights lie in the GPU's memory, whose size the engines tell.
 
     `spare`: it holds weights and serves nobody yet. `leaving`: it is being taken away, its last engine is a lame duck.
     """
@@ -132,6 +138,7 @@ class LingSlotSpec:
     hold_seconds: int
     wish: Wish | None = None
     gpu: Gpu = field(default_factory=Gpu)
+    place: Place = field(default_factory=Place)
     standby: Standby = field(default_factory=Standby)
     spare: bool = False
     leaving: bool = False
@@ -145,11 +152,12 @@ class LingSlotSpec:
             deployment=text(data, "deployment"),
             revision=text(data, "revision"),
             revisions=tuple(sorted(str(one) for one in data.get("revisions") or ())),
-            capacity=number(data, "capacity", least=1),
+            capacity=number(data, "capacity"),
             grace_seconds=number(data, "graceSeconds", least=1),
             hold_seconds=number(data, "holdSeconds", least=1),
             wish=Wish(pod=text(wish, "pod"), term=number(wish, "term")) if wish else None,
             gpu=Gpu.from_dict(section(data, "gpu")),
+            place=Place.from_dict(section(data, "place")),
             standby=Standby.from_dict(section(data, "standby")),
             spare=flag(data, "spare"),
             leaving=flag(data, "leaving"),
@@ -172,6 +180,8 @@ class LingSlotSpec:
             "lameDuckSeconds": self.lame_duck_seconds,
             "replacementTimeoutSeconds": self.replacement_timeout_seconds,
         }
+        if self.place != Place():
+            data["place"] = self.place.to_dict()
         if self.wish is not None:
             data["wish"] = {"pod": self.wish.pod, "term": self.wish.term}
         return data

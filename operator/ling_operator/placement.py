@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ling_api.engine import Place
     from ling_api.gpu import Gpu
-    from ling_api.v1alpha1 import LingDeploymentSpec
+    from ling_api.v1alpha1 import LingDeploymentSpec, LingSlotSpec
     from ling_operator.slotfacts import SlotFacts
     from ling_operator.views import Observed
 
@@ -46,7 +47,12 @@ class Aim:
 
     memory: int
     gpu: Gpu
+    place: Place
     only: str = ""
+
+    def shapes(self, spec: LingSlotSpec) -> bool:
+        """Whether a slot has what cannot be changed in place."""
+        return (spec.capacity, spec.gpu, spec.place) == (self.memory, self.gpu, self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,7 @@ class Placement:
 
 def fits(facts: SlotFacts, aim: Aim) -> bool:
     spec = facts.slot.spec
-    return spec.capacity == aim.memory and spec.gpu == aim.gpu and aim.only in ("", spec.revision)
+    return aim.shapes(spec) and aim.only in ("", spec.revision)
 
 
 def standing_of(facts: SlotFacts, aim: Aim, now: float) -> Standing:

@@ -45,7 +45,7 @@ def _revision_steps(observed: Observed, wanted: str, images: Images) -> Iterator
         return
     part = observed.spec.part
     number = max((one.number for one in observed.revisions), default=0) + 1
-    body = builders.build_revision(observed, wanted, number, part, part.engine.image or images.reference)
+    body = builders.build_revision(observed, wanted, number, part, part.engine.image or images.of(part.engine.runtime))
     yield Create(kind="ControllerRevision", body=body, why=f"revision {wanted} is new")
 
 
@@ -107,6 +107,7 @@ def _new_slot(observed: Observed, spec: LingDeploymentSpec, aim: Aim, revision: 
         revisions=(revision,),
         capacity=aim.memory,
         gpu=aim.gpu,
+        place=aim.place,
         grace_seconds=spec.grace_seconds,
         hold_seconds=spec.hold_seconds,
         lame_duck_seconds=spec.lame_duck_seconds,
@@ -147,9 +148,10 @@ def aim_of(observed: Observed, spec: LingDeploymentSpec, rollout: Rollout) -> Ai
     """What a good slot is like: of the wanted revision's shape, or of the one that is gone on with."""
     revision = rollout.new_slots or rollout.wanted
     known = next((one.part for one in observed.revisions if one.owned and one.revision == revision), spec.part)
-    gpu = spec.part.gpu if revision == rollout.wanted else known.gpu
-    recreate = spec.strategy == RECREATE and not rollout.paused and not gpu.plugged
-    return Aim(memory=spec.memory, gpu=gpu, only=revision if recreate else "")
+    part = spec.part if revision == rollout.wanted else known
+    recreate = spec.strategy == RECREATE and not rollout.paused and not part.gpu.plugged
+    place = part.engine.pod_template.place
+    return Aim(memory=spec.memory, gpu=part.gpu, place=place, only=revision if recreate else "")
 
 
 def _tasks(rollout: Rollout, placed: Placement, facts: Sequence[SlotFacts]) -> Iterator[tuple[SlotFacts, Task]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
+from ling_api.engine import SGLANG
 from ling_operator import devices
 from ling_operator.builders import labels_of, owner_of
 from ling_operator.views import FILL
@@ -27,6 +28,9 @@ _POD_SECURITY: Final = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 _MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # the PodDisruptionBudgets say when
+_SHM: Final = "/dev/shm"  # noqa: S108 - where every libc looks for it
+_SHARED: Final = {"name": "shm", "emptyDir": {"medium": "Memory"}}  # NCCL's; a container has 64 MiB by itself
+_COMPILED: Final = {"name": "jit", "emptyDir": {"sizeLimit": "4Gi"}}  # kernels that the runtime compiles
 _CORDONED: Final = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -87,8 +91,9 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
         "affinity": _on_node(node) if node else _apart(observed.name),
         "containers": [_keeper(memory, images.nodeagent)],
         **devices.pod_claims(slot.name, slot.spec.gpu),
+        **slot.spec.place.to_dict(),
     }
-    tolerations = [*([dict(_CORDONED)] if node else []), *devices.pod_tolerations(slot.spec.gpu)]
+    tolerations = [*([dict(_CORDONED)] if node else []), *_tolerations(slot)]
     if tolerations:
         spec["tolerations"] = tolerations
     return {
@@ -103,6 +108,10 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
         },
         "spec": spec,
     }
+
+
+def _tolerations(slot: SlotView) -> list[dict[str, str]]:
+    return [*devices.pod_tolerations(slot.spec.gpu), *(dict(one) for one in slot.spec.place.tolerations)]
 
 
 def model_path(part: EnginePart) -> str:
@@ -147,10 +156,27 @@ def _decoding_args(part: EnginePart) -> list[str]:
     return [f"--decoding={decoding.algorithm}", *(f"{flag}={value}" for flag, value in flags.items() if value)]
 
 
+def _runtime_args(part: EnginePart) -> list[str]:
+    """What only SGLang understands; the reference engine's runtime is its image's own choice."""
+    engine = part.engine
+    if engine.runtime != SGLANG:
+        return []
+    flags = {
+        "--runtime": "sglang",
+        "--tp": part.tp,
+        "--concurrency": engine.concurrency,
+        "--dtype": part.model.dtype,
+        "--router-dtype": part.model.router_dtype,
+        "--weight-cache": part.cache_policy,
+    }
+    words = [f"--extra-arg={word}" for word in engine.extra_args]
+    return [*(f"{flag}={value}" for flag, value in flags.items() if value), *words]
+
+
 def engine_args(
     deployment: str, revision: str, part: EnginePart, grace_seconds: int, command: str = "run"
 ) -> list[str]:
-    """The command line of `ling-engine`. The runtime is the image's own choice."""
+    """The command line of `ling-engine`."""
     stated = [f"--model-revision={part.model.revision}"] if part.model.revision else []
     return [
         command,
@@ -162,6 +188,7 @@ def engine_args(
         f"--grace-seconds={grace_seconds}",
         f"--served-model-name={deployment}",
         *_decoding_args(part),
+        *_runtime_args(part),
     ]
 
 
@@ -183,9 +210,13 @@ def _engine(observed: Observed, slot: SlotView, revision: str, part: EnginePart,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": dict(_CONTAINER_SECURITY),
     }
-    claims = _claims(part).items()
-    if claims:
-        container["volumeMounts"] = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in claims]
+    if part.engine.env:
+        container["env"] = [{"name": name, "value": value} for name, value in part.engine.env]
+    mounts = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in _claims(part).items()]
+    if part.engine.runtime == SGLANG:
+        mounts += [{"name": "shm", "mountPath": _SHM}, {"name": "jit", "mountPath": names.CACHE_DIR}]
+    if mounts:
+        container["volumeMounts"] = mounts
     return container
 
 
@@ -202,7 +233,7 @@ def build_engine_pod(
 ) -> dict[str, Any]:
     """An engine pod of one revision. `node` is its slot pod's; without one it goes where there is a GPU."""
     name = engine_pod_name(slot.name, revision, number)
-    return _engine_pod(observed, slot, name, revision, _engine_spec(observed, slot, node, revision, part, "run"))
+    return _engine_pod(observed, slot, name, revision, part, _engine_spec(observed, slot, node, revision, part, "run"))
 
 
 def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:
@@ -210,9 +241,8 @@ def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str,
     spec = _engine_spec(observed, slot, node, revision, part, FILL)
     container = spec["containers"][0]
     del container["livenessProbe"], container["readinessProbe"]
-    return _engine_pod(
-        observed, slot, fill_pod_name(slot.name, revision), revision, {**spec, "restartPolicy": "OnFailure"}
-    )
+    name = fill_pod_name(slot.name, revision)
+    return _engine_pod(observed, slot, name, revision, part, {**spec, "restartPolicy": "OnFailure"})
 
 
 def _engine_spec(
@@ -224,24 +254,31 @@ def _engine_spec(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": engine_grace(slot.spec),
         "securityContext": dict(_POD_SECURITY),
-        "tolerations": [dict(_CORDONED), *devices.pod_tolerations(slot.spec.gpu)],
         "containers": [_engine(observed, slot, revision, part, command)],
         **devices.pod_claims(slot.name, slot.spec.gpu),
+        **slot.spec.place.to_dict(),
+        "tolerations": [*([dict(_CORDONED)] if node else []), *_tolerations(slot)],
     }
     if node:
         spec["affinity"] = _on_node(node)
-    else:
-        spec["tolerations"] = devices.pod_tolerations(slot.spec.gpu)
-    claims = _claims(part).items()
-    if claims:
-        spec["volumes"] = [
-            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            for name, (claim, _) in claims
-        ]
-    return spec
+    if part.engine.pod_template.runtime_class:
+        spec["runtimeClassName"] = part.engine.pod_template.runtime_class
+    volumes = _volumes(part)
+    return spec | ({"volumes": volumes} if volumes else {})
 
 
-def _engine_pod(observed: Observed, slot: SlotView, name: str, revision: str, spec: dict[str, Any]) -> dict[str, Any]:
+def _volumes(part: EnginePart) -> list[dict[str, Any]]:
+    claims: list[dict[str, Any]] = [
+        {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        for name, (claim, _) in _claims(part).items()
+    ]
+    return claims + ([dict(_SHARED), dict(_COMPILED)] if part.engine.runtime == SGLANG else [])
+
+
+def _engine_pod(
+    observed: Observed, slot: SlotView, name: str, revision: str, part: EnginePart, spec: dict[str, Any]
+) -> dict[str, Any]:
+    template = part.engine.pod_template
     labels = {
         names.LABEL_SLOT: slot.name,
         names.LABEL_COMPONENT: names.COMPONENT_ENGINE,
@@ -253,8 +290,8 @@ def _engine_pod(observed: Observed, slot: SlotView, name: str, revision: str, sp
         "metadata": {
             "name": name,
             "namespace": observed.namespace,
-            "labels": labels_of(observed.name, **labels),
-            "annotations": dict(_MAY_GO),
+            "labels": {**dict(template.labels), **labels_of(observed.name, **labels)},
+            "annotations": {**_MAY_GO, **dict(template.annotations)},
             "ownerReferences": owner_of("LingSlot", slot.name, slot.uid),
         },
         "spec": spec,

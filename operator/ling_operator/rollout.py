@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ling_api import names
+from ling_operator.placement import Aim
 from ling_operator.views import Progress
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def rollout_of(observed: Observed, facts: Sequence[SlotFacts], wanted: str, now:
     spec = observed.spec
     assert spec is not None  # noqa: S101 - a plan is made of a valid spec only
     slots = [one for one in facts if not one.lost and not one.slot.spec.spare]
-    shaped = [one for one in slots if (one.slot.spec.capacity, one.slot.spec.gpu) == (spec.memory, spec.part.gpu)]
+    aim = Aim(memory=spec.memory, gpu=spec.part.gpu, place=spec.part.engine.pod_template.place)
+    shaped = [one for one in slots if aim.shapes(one.slot.spec)]
     known = {one.revision for one in observed.revisions if one.owned}
     current = observed.previous.current_revision
     complete = len(shaped) == len(slots) and _complete(observed, slots, wanted, spec.replicas)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ling_api import names
+from ling_api.engine import SGLANG
 from ling_api.errors import BadInput
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 ENV_NODEAGENT_IMAGE: Final = "LING_NODEAGENT_IMAGE"
 ENV_REFERENCE_IMAGE: Final = "LING_ENGINE_REFERENCE_IMAGE"
+ENV_SGLANG_IMAGE: Final = "LING_ENGINE_SGLANG_IMAGE"
 ENV_EXIT_AFTER_WRITES: Final = "LING_TEST_EXIT_AFTER_WRITES"  # tests only: die hard right after the k-th write
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
@@ -28,6 +30,11 @@ class Images:
 
     nodeagent: str
     reference: str
+    sglang: str
+
+    def of(self, runtime: str) -> str:
+        """The image of an engine that names none."""
+        return self.sglang if runtime == SGLANG else self.reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +97,9 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     exit_after = environment.get(ENV_EXIT_AFTER_WRITES, "")
     return Settings(
         images=Images(
-            nodeagent=_image(environment, ENV_NODEAGENT_IMAGE), reference=_image(environment, ENV_REFERENCE_IMAGE)
+            nodeagent=_image(environment, ENV_NODEAGENT_IMAGE),
+            reference=_image(environment, ENV_REFERENCE_IMAGE),
+            sglang=_image(environment, ENV_SGLANG_IMAGE),
         ),
         namespaces=tuple(dict.fromkeys(flags.namespace)),
         agent_namespace=flags.agent_namespace,

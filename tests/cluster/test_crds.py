@@ -51,6 +51,24 @@ def drafted(source: str) -> dict[str, Any]:
     return decoding("DSPARK", draft={"source": source})
 
 
+def sglang(**parts: dict[str, Any]) -> dict[str, Any]:
+    """A good manifest for GPUs, with changes."""
+    good = {
+        "model": {"source": "host:///flash"},
+        "engine": {"runtime": "SGLang"},
+        "gpu": {"allocation": "ResourceClaim"},
+    }
+    return {**good, **{part: {**good.get(part, {}), **values} for part, values in parts.items()}}
+
+
+def template(**spec: Any) -> dict[str, Any]:
+    return changed(engine={"podTemplate": {"spec": spec}})
+
+
+def labelled(where: str, key: str) -> dict[str, Any]:
+    return changed(engine={"podTemplate": {"metadata": {where: {key: "x"}}}})
+
+
 INVALID = [
     pytest.param(changed(gpu={"allocation": "DevicePlugin"}, standby={"replicas": 1}), "would find no GPU", id="two"),
     pytest.param(
@@ -72,7 +90,59 @@ INVALID = [
     pytest.param(changed(model={"source": "host:///a/../../etc"}), "without '.' and '..' parts", id="dots that climb"),
     pytest.param(changed(model={"source": "host:///a b"}), "rename the folder", id="a blank in the path"),
     pytest.param(changed(model={"revision": "main"}), "write sha256: and 64 lower-case hex", id="a branch as revision"),
-    pytest.param(changed(engine={"runtime": "SGLang"}), 'supported values: "Reference"', id="a runtime of later"),
+    pytest.param(changed(engine={"runtime": "vLLM"}), 'supported values: "Reference", "SGLang"', id="another runtime"),
+    pytest.param(
+        sglang(weightCache={"memory": "8Gi"}), "memory: leave it out with engine.runtime: SGLang", id="memory"
+    ),
+    pytest.param(sglang(gpu={"allocation": "None"}), "allocation: write ResourceClaim, or DevicePlugin", id="no GPUs"),
+    pytest.param(sglang(parallelism={"tp": 4}), "gpu.count: write as many as parallelism.tp", id="four ranks, one GPU"),
+    pytest.param(
+        sglang(gpu={"count": 2}, parallelism={"tp": 4}), "gpu.count: write as many as", id="four ranks, two GPUs"
+    ),
+    pytest.param(sglang(gpu={"count": 3}, parallelism={"tp": 3}), "tp: write 1, 2, 4 or 8 ranks", id="three ranks"),
+    pytest.param(changed(parallelism={"tp": 2}), "parallelism.tp: write 1 with engine.runtime: Reference", id="ranks"),
+    pytest.param(changed(model={"dtype": "bfloat16"}), "leave them out with engine.runtime: Reference", id="a dtype"),
+    pytest.param(
+        changed(model={"routerDtype": "bf16"}), "leave them out with engine.runtime: Ref", id="router's dtype"
+    ),
+    pytest.param(sglang(model={"dtype": "fp16"}), 'supported values: "auto", "bfloat16"', id="another dtype"),
+    pytest.param(changed(weightCache={"policy": "Off"}), "policy: write Required with engine.runtime", id="no cache"),
+    pytest.param(sglang(weightCache={"policy": False}), "must be of type string", id="a bare Off"),
+    pytest.param(
+        sglang(weightCache={"policy": "Off"}, standby={"replicas": 1}), "what waits shares the", id="a standby alone"
+    ),
+    pytest.param(
+        sglang(weightCache={"policy": "Off", "spareSlots": 1}),
+        "what waits shares the cached weights",
+        id="spare of none",
+    ),
+    pytest.param(changed(engine={"concurrency": 2}), "answers one request at a time", id="two at once"),
+    pytest.param(sglang(engine={"concurrency": 65}), "requests from 1 to 64", id="a crowd"),
+    pytest.param(changed(engine={"extraArgs": ["--x"]}), "they are for SGLang's command line", id="words for nobody"),
+    pytest.param(sglang(engine={"extraArgs": ["lpm"]}), "begin with a flag", id="a word, no flag"),
+    pytest.param(sglang(engine={"extraArgs": ["--tp=2"]}), "leave out what has a field", id="ranks by flag"),
+    pytest.param(
+        sglang(engine={"extraArgs": ["--schedule-policy=lpm", "--mem-fraction-static", "0.9"]}),
+        "leave out what has a field",
+        id="memory by flag",
+    ),
+    pytest.param(changed(engine={"env": [{"name": "LING_RUN", "value": "x"}]}), "leave out LING_*", id="our variable"),
+    pytest.param(
+        sglang(engine={"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "1"}]}), "that choose GPUs", id="a GPU chosen"
+    ),
+    pytest.param(changed(engine={"env": [{"name": "1ST"}]}), "env: write a name of letters", id="no variable's name"),
+    pytest.param(changed(engine={"env": [{"name": "A"}, {"name": "A"}]}), "Duplicate value", id="a variable twice"),
+    pytest.param(
+        changed(engine={"env": [{"name": "A", "valueFrom": {}}]}),
+        'unknown field "spec.engine.env[0].valueFrom',
+        id="ref",
+    ),
+    pytest.param(labelled("labels", "ling.dev/serving"), "write keys of your own", id="our label"),
+    pytest.param(labelled("annotations", "app.kubernetes.io/name"), "write keys of your own", id="our annotation"),
+    pytest.param(
+        template(tolerations=[{"operator": "Exists", "value": "x"}]), "no value with Exists", id="a value of any"
+    ),
+    pytest.param(template(containers=[]), 'unknown field "spec.engine.podTemplate.spec.containers"', id="containers"),
     pytest.param(changed(engine={"image": ""}), "or leave it out for the operator's default", id="an empty image"),
     pytest.param(changed(engine={"image": "my image"}), "write an image such as", id="a blank in the image"),
     pytest.param(changed(engine={"contextLength": 0}), "tokens from 16 to 1048576", id="no context"),
@@ -83,7 +153,7 @@ INVALID = [
     pytest.param(changed(weightCache={"memory": "eight"}), "at least 1Mi, for example 8Gi", id="no quantity"),
     pytest.param(changed(weightCache={"memory": "0"}), "at least 1Mi, for example 8Gi", id="no memory"),
     pytest.param(changed(weightCache={"memory": 4096}), "at least 1Mi, for example 8Gi", id="memory too small"),
-    pytest.param({"model": {"source": "host:///tiny"}}, "spec.weightCache: Required value", id="memory left out"),
+    pytest.param({"model": {"source": "host:///tiny"}}, "memory: write how much host memory", id="memory left out"),
     pytest.param({**GOOD, "replicas": -1}, "slots from 0 to 1000", id="negative replicas"),
     pytest.param(changed(gpu={"allocation": "Shared"}), 'supported values: "None"', id="an allocation of later"),
     pytest.param(changed(rollout={"strategy": "Canary"}), 'supported values: "Auto"', id="a strategy of later"),
@@ -155,6 +225,26 @@ def test_a_name_that_pods_cannot_carry_is_refused(plane: apiserver.ControlPlane,
         pytest.param(decoding("DSPARK"), id="DSPARK beside the model"),
         pytest.param(decoding("DSPARK", numSteps=1, numDraftTokens=9, draft=DRAFT), id="DSPARK, everything"),
         pytest.param({**drafted("pvc://drafts/"), "model": {"source": "pvc://models/a"}}, id="two claims"),
+        pytest.param(sglang(), id="SGLang, the least"),
+        pytest.param(sglang(gpu={"allocation": "DevicePlugin"}), id="SGLang by device plugin"),
+        pytest.param(sglang(gpu={"count": 4}, parallelism={"tp": 4}, decoding={"algorithm": "NEXTN"}), id="four ranks"),
+        pytest.param(sglang(weightCache={"policy": "Off"}), id="SGLang without a cache"),
+        pytest.param(sglang(model={"dtype": "bfloat16", "routerDtype": "bf16"}), id="number types"),
+        pytest.param(
+            sglang(engine={"concurrency": 8, "extraArgs": ["--schedule-policy=lpm", "--log-level", "info"]}), id="words"
+        ),
+        pytest.param(changed(engine={"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}), id="a variable"),
+        pytest.param(
+            template(
+                nodeSelector={"pool": "a"},
+                tolerations=[{"key": "pool", "value": "a"}, {"operator": "Exists"}],
+                priorityClassName="high",
+                runtimeClassName="nvidia",
+                imagePullSecrets=[{"name": "registry"}],
+            ),
+            id="a pod template",
+        ),
+        pytest.param(labelled("labels", "team.example/name"), id="a label"),
     ],
 )
 def test_a_valid_manifest_is_taken_and_understood(plane: apiserver.ControlPlane, spec: dict[str, Any]) -> None:
@@ -166,7 +256,12 @@ def test_the_defaults_of_schema_and_values_are_the_same(plane: apiserver.Control
     taken = plane.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=manifest())
     defaulted = json.loads(taken.stdout)["spec"]
     assert LingDeploymentSpec.from_dict(defaulted) == LingDeploymentSpec.from_dict(GOOD)
-    assert defaulted["engine"] == {"runtime": "Reference", "contextLength": 4096, "maxQueue": 4096}
+    assert defaulted["engine"] == {
+        "runtime": "Reference",
+        "contextLength": 4096,
+        "maxQueue": 4096,
+        "podTemplate": {},
+    }
     assert defaulted["decoding"] == {"algorithm": "None"}
     assert revision_of(LingDeploymentSpec.from_dict(defaulted).part) == revision_of(
         LingDeploymentSpec.from_dict(GOOD).part

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1"))
+SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1"))
 LING = "/apis/ling.dev/v1alpha1"
 
 type Object = dict[str, Any]
@@ -239,6 +239,7 @@ class Process:
             "KUBECONFIG": str(kubeconfig),
             "LING_NODEAGENT_IMAGE": "agent:1",
             "LING_ENGINE_REFERENCE_IMAGE": "engine:1",
+            "LING_ENGINE_SGLANG_IMAGE": "sglang:1",
         }
         if exit_after_writes:
             environment["LING_TEST_EXIT_AFTER_WRITES"] = str(exit_after_writes)

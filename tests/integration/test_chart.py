@@ -137,6 +137,7 @@ def test_the_operator_gets_arguments_that_it_takes(everything: list[chart.Object
     assert read.namespaces == ("team-a", "team-b")
     assert read.agent_namespace == "ling-agents"
     assert read.images.reference == "registry.example/engine:2"
+    assert read.images.sglang == "registry.example/ling/ling-engine:v1"
     assert read.images.nodeagent == "registry.example/ling/ling-nodeagent:v1"
 
 

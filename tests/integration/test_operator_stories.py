@@ -115,7 +115,7 @@ def test_a_slot_made_after_a_revision_was_given_up_gets_the_last_good_one() -> N
 
 def test_the_default_image_is_resolved_once() -> None:
     world = started()
-    newer = Settings(images=Images(nodeagent="agent:2", reference="engine:2"))
+    newer = Settings(images=Images(nodeagent="agent:2", reference="engine:2", sglang="sglang:2"))
     world.reconciler = Reconciler(world.kube, newer, world.metrics, lambda: world.kube.now)  # type: ignore[arg-type]
     world.settle()
     as_wanted(world, 1)

@@ -21,6 +21,9 @@ LEAST: dict[str, Any] = {"model": {"source": "host:///tiny"}, "weightCache": {"m
 DEFAULTS: dict[str, Any] = {
     "engine": {"runtime": "Reference", "contextLength": 4096, "maxQueue": 4096},
     "decoding": {"algorithm": "None"},
+    "model": {"dtype": "auto"},
+    "parallelism": {"tp": 1},
+    "weightCache": {"policy": "Required", "spareSlots": 0},
     "replicas": 1,
     "gpu": {"allocation": "None", "deviceClass": "gpu.nvidia.com", "count": 1, "resource": "nvidia.com/gpu"},
     "standby": {"replicas": 0, "mode": "Warm"},
@@ -28,6 +31,14 @@ DEFAULTS: dict[str, Any] = {
     "drain": {"lameDuckSeconds": 15, "graceSeconds": 120, "replacementTimeoutSeconds": 600},
     "service": {"port": 80, "holdSeconds": 60},
 }
+
+
+def merged() -> dict[str, Any]:
+    """The least, with every default written out."""
+    return LEAST | {
+        section: {**LEAST.get(section, {}), **values} if isinstance(values, dict) else values
+        for section, values in DEFAULTS.items()
+    }
 
 
 def revision(**parts: Any) -> str:
@@ -51,7 +62,7 @@ def test_revisions_that_were_shipped_stay_what_they_are(parts: dict[str, Any], g
 
 @pytest.mark.parametrize("section", list(DEFAULTS))
 def test_a_default_that_is_written_out_changes_no_revision(section: str) -> None:
-    assert revision(**{section: DEFAULTS[section]}) == revision()
+    assert revision(**{section: merged()[section]}) == revision()
 
 
 def test_a_field_of_a_later_release_with_its_baseline_changes_no_revision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +89,13 @@ def test_a_field_of_a_later_release_with_its_baseline_changes_no_revision(monkey
         pytest.param({"engine": {"maxQueue": 1}}, id="queue"),
         pytest.param({"engine": {"resources": {"requests": {"cpu": 1}}}}, id="resources"),
         pytest.param({"decoding": {"algorithm": "NEXTN"}}, id="decoding"),
+        pytest.param({"parallelism": {"tp": 2}}, id="ranks"),
+        pytest.param({"model": {"source": "host:///tiny", "routerDtype": "bf16"}}, id="router's dtype"),
+        pytest.param({"engine": {"concurrency": 4}}, id="concurrency"),
+        pytest.param({"engine": {"extraArgs": ["--x"]}}, id="words for SGLang"),
+        pytest.param({"engine": {"env": [{"name": "A", "value": "1"}]}}, id="environment"),
+        pytest.param({"engine": {"podTemplate": {"metadata": {"labels": {"a": "b"}}}}}, id="a label"),
+        pytest.param({"weightCache": {"memory": "1Gi", "policy": "Off"}}, id="cache policy"),
         pytest.param({"gpu": {"allocation": "ResourceClaim"}}, id="a claim"),
         pytest.param({"gpu": {"allocation": "ResourceClaim", "count": 2}}, id="more devices"),
     ],
@@ -127,15 +145,53 @@ def test_the_defaults_are_those_of_the_schema() -> None:
         for section, body in schema.items()
     }
     found = {section: values for section, values in found.items() if values}
-    assert found.pop("weightCache") == {"spareSlots": LingDeploymentSpec.from_dict(LEAST).spare_slots}
+    assert found["engine"].pop("podTemplate") == {}
     assert {**found, "replicas": schema["replicas"]["default"]} == DEFAULTS
-    assert LingDeploymentSpec.from_dict({**LEAST, **DEFAULTS}) == LingDeploymentSpec.from_dict(LEAST)
+    assert LingDeploymentSpec.from_dict(merged()) == LingDeploymentSpec.from_dict(LEAST)
 
 
 def test_a_deployment_is_read_and_written_without_loss() -> None:
     spec = LingDeploymentSpec.from_dict({**LEAST, "engine": {"image": "a:1", "resources": {"limits": {"cpu": "2"}}}})
     assert LingDeploymentSpec.from_dict(spec.to_dict()) == spec
     assert spec.memory == 1 << 30
+
+
+EVERYTHING: dict[str, Any] = {
+    "model": {"source": "pvc://models/a", "dtype": "bfloat16", "routerDtype": "bf16"},
+    "parallelism": {"tp": 4},
+    "engine": {
+        "runtime": "SGLang",
+        "contextLength": 8192,
+        "maxQueue": 16,
+        "concurrency": 8,
+        "extraArgs": ["--schedule-policy=lpm"],
+        "env": [{"name": "B", "value": "2"}, {"name": "A", "value": "$(B)"}],
+        "podTemplate": {
+            "metadata": {"labels": {"team": "a"}, "annotations": {"b": "c"}},
+            "spec": {
+                "nodeSelector": {"pool": "h200"},
+                "tolerations": [{"key": "pool", "operator": "Equal", "value": "h200", "effect": "NoSchedule"}],
+                "priorityClassName": "high",
+                "runtimeClassName": "nvidia",
+                "imagePullSecrets": [{"name": "registry"}],
+            },
+        },
+    },
+    "gpu": {"allocation": "ResourceClaim", "count": 4, "deviceClass": "gpu.nvidia.com", "resource": "nvidia.com/gpu"},
+    "weightCache": {"policy": "Off"},
+}
+
+
+def test_an_engine_on_gpus_is_read_and_written_without_loss() -> None:
+    spec = LingDeploymentSpec.from_dict(EVERYTHING)
+    written = spec.to_dict()
+    assert {part: written[part] for part in EVERYTHING if part != "weightCache"} == {
+        part: said for part, said in EVERYTHING.items() if part != "weightCache"
+    }
+    assert written["weightCache"] == {"policy": "Off", "spareSlots": 0}
+    assert LingDeploymentSpec.from_dict(written) == spec
+    assert EnginePart.from_dict(spec.part.to_dict()) == spec.part
+    assert spec.memory == 0
 
 
 @pytest.mark.parametrize(
@@ -158,7 +214,10 @@ def test_decoding_is_read_and_written_without_loss(decoding: dict[str, Any]) -> 
         pytest.param({"model": {}}, "source: write a text", id="no source"),
         pytest.param({"model": {"source": "s3://bucket"}}, "write pvc://CLAIM/PATH or host:///PATH", id="a scheme"),
         pytest.param({"model": {"source": "host:///a/../b"}}, "write pvc://CLAIM/PATH", id="dots"),
-        pytest.param({"engine": {"runtime": "SGLang"}}, "write Reference", id="a runtime of later"),
+        pytest.param({"engine": {"runtime": "vLLM"}}, "write Reference or SGLang", id="another runtime"),
+        pytest.param({"engine": {"extraArgs": "--x"}}, "extraArgs: write a list of texts", id="a text for a list"),
+        pytest.param({"engine": {"env": ["A=1"]}}, "env: write a list of objects", id="texts for objects"),
+        pytest.param({"model": {"source": "host:///a", "dtype": "fp16"}}, "write auto or bfloat16", id="another dtype"),
         pytest.param({"engine": []}, "engine: write an object", id="a list"),
         pytest.param({"decoding": {"algorithm": "EAGLE"}}, "write None or NEXTN or DSPARK", id="another algorithm"),
         pytest.param(

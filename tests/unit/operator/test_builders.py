@@ -21,7 +21,11 @@ from ling_operator.settings import Images
 from ling_operator.views import Observed, Previous, SlotView
 
 GOLDEN = Path(__file__).parent / "golden"
-IMAGES = Images(nodeagent="registry.example/ling/nodeagent:1", reference="registry.example/ling/engine:1")
+IMAGES = Images(
+    nodeagent="registry.example/ling/nodeagent:1",
+    reference="registry.example/ling/engine-reference:1",
+    sglang="registry.example/ling/engine:1",
+)
 OBSERVED = Observed(
     name="chat",
     namespace="prod",
@@ -70,6 +74,37 @@ def decoding(source: str, **fields: Any) -> EnginePart:
     return EnginePart.from_dict({"model": {"source": source}, "engine": {"image": "engine:1"}, "decoding": fields})
 
 
+SGLANG = EnginePart.from_dict(
+    {
+        "model": {"source": "pvc://models/flash", "dtype": "bfloat16", "routerDtype": "bf16"},
+        "decoding": {"algorithm": "NEXTN"},
+        "parallelism": {"tp": 4},
+        "engine": {
+            "runtime": "SGLang",
+            "image": "sglang:1",
+            "concurrency": 8,
+            "extraArgs": ["--schedule-policy=lpm", "--log-level", "info"],
+            "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+            "podTemplate": {
+                "metadata": {
+                    "labels": {"team.example/name": "chat", "ling.dev/slot": "stolen"},
+                    "annotations": {"a/b": "c"},
+                },
+                "spec": {
+                    "nodeSelector": {"pool": "h200"},
+                    "tolerations": [{"key": "pool", "operator": "Exists"}],
+                    "priorityClassName": "serving",
+                    "runtimeClassName": "nvidia",
+                    "imagePullSecrets": [{"name": "registry"}],
+                },
+            },
+        },
+        "gpu": {"allocation": "ResourceClaim", "count": 4},
+    }
+)
+ON_GPUS = replace(
+    SLOT, spec=replace(SPEC, capacity=0, gpu=SGLANG.gpu, place=SGLANG.engine.pod_template.place, wish=None)
+)
 NEXTN = decoding("host:///ling/tiny", algorithm="NEXTN", numSteps=3, numDraftTokens=4)
 DSPARK = decoding("pvc://models/ling", algorithm="DSPARK", draft={"source": "pvc://drafts/for/ling"})
 
@@ -101,6 +136,9 @@ BUILT = {
     "budget-of-slots": builders.build_budget(OBSERVED, "slot", 3),
     "engine-pod-host": engine_pod(HOST),
     "engine-pod-claim": engine_pod(CLAIM),
+    "lingslot-on-gpus": builders.build_slot(OBSERVED, "chat-0", ON_GPUS.spec),
+    "slot-pod-on-gpus": pods.build_slot_pod(OBSERVED, ON_GPUS, IMAGES),
+    "engine-pod-sglang": pods.build_engine_pod(OBSERVED, ON_GPUS, "node-1", "0badcafe", SGLANG, 0),
     "engine-pod-nextn": engine_pod(NEXTN),
     "engine-pod-dspark-of-another-claim": engine_pod(DSPARK),
 }
@@ -134,6 +172,35 @@ def test_the_slot_pod_refers_to_the_claim_and_only_the_engine_uses_it() -> None:
 def test_a_slot_pod_outlives_its_engines() -> None:
     ends = [BUILT[name]["spec"]["terminationGracePeriodSeconds"] for name in ("slot-pod", "engine-pod-host")]
     assert ends[0] > ends[1] > SPEC.lame_duck_seconds + SPEC.grace_seconds
+
+
+def test_slot_pod_and_engine_pod_may_be_at_the_same_places() -> None:
+    slot, engine = BUILT["slot-pod-on-gpus"]["spec"], BUILT["engine-pod-sglang"]["spec"]
+    for key, value in SGLANG.engine.pod_template.place.to_dict().items():
+        if key != "tolerations":
+            assert slot[key] == engine[key] == value
+    taints = {one["key"] for one in slot["tolerations"]}
+    assert taints == {"pool", "nvidia.com/gpu"} < {one["key"] for one in engine["tolerations"]}
+
+
+def test_a_label_of_the_user_never_takes_the_place_of_the_operators() -> None:
+    labels = BUILT["engine-pod-sglang"]["metadata"]["labels"]
+    assert labels["ling.dev/slot"] == "chat-0"
+    assert labels["team.example/name"] == "chat"
+
+
+def test_the_command_line_of_sglang_says_what_differs_from_its_own_and_no_more() -> None:
+    least = EnginePart.from_dict({"model": {"source": "host:///flash"}, "engine": {"runtime": "SGLang"}})
+    said = [arg for arg in pods.engine_args("chat", "0badcafe", least, 120) if "=" not in arg or "sglang" in arg]
+    assert said == ["run", "--runtime=sglang"]
+    args = BUILT["engine-pod-sglang"]["spec"]["containers"][0]["args"]
+    assert {"--tp=4", "--concurrency=8", "--dtype=bfloat16", "--router-dtype=bf16", "--decoding=NEXTN"} < set(args)
+    assert args[-3:] == ["--extra-arg=--schedule-policy=lpm", "--extra-arg=--log-level", "--extra-arg=info"]
+    assert not [arg for arg in engine_pod(HOST)["spec"]["containers"][0]["args"] if "--tp" in arg or "runtime" in arg]
+
+
+def test_a_revision_takes_the_image_of_its_runtime() -> None:
+    assert IMAGES.of("SGLang") == IMAGES.sglang != IMAGES.of("Reference") == IMAGES.reference
 
 
 def test_the_root_of_a_claim_is_the_mount_itself() -> None:

@@ -15,14 +15,18 @@ from ling_operator import server, settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-GOOD = {"LING_NODEAGENT_IMAGE": "agent:1", "LING_ENGINE_REFERENCE_IMAGE": "engine:1"}
+GOOD = {
+    "LING_NODEAGENT_IMAGE": "agent:1",
+    "LING_ENGINE_REFERENCE_IMAGE": "engine:1",
+    "LING_ENGINE_SGLANG_IMAGE": "sglang:1",
+}
 
 
 def test_flags_and_environment_become_one_value() -> None:
     flags = ["run", "--namespace", "a", "--namespace", "b", "--namespace", "a", "--port", "0", "--reconcilers", "2"]
     found = settings.read(flags, {**GOOD, "LING_TEST_EXIT_AFTER_WRITES": "3"})
     assert found == settings.Settings(
-        images=settings.Images(nodeagent="agent:1", reference="engine:1"),
+        images=settings.Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1"),
         namespaces=("a", "b"),
         port=0,
         reconcilers=2,

@@ -36,6 +36,7 @@ def test_one_line_exit_code_2_and_nothing_changed(
     monkeypatch.setattr(sys, "argv", ["ling-operator", *argv])
     monkeypatch.setenv("LING_NODEAGENT_IMAGE", "agent:1")
     monkeypatch.setenv("LING_ENGINE_REFERENCE_IMAGE", "engine:1")
+    monkeypatch.setenv("LING_ENGINE_SGLANG_IMAGE", "sglang:1")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with nothing_changed(tmp_path), pytest.raises(SystemExit) as ended:
         command.main()

@@ -14,7 +14,7 @@ from ling_operator.status import build_status
 from ling_operator.views import Observed, PodView, Previous, SlotView
 
 NOW = 1_000_000.0
-IMAGES = Images(nodeagent="agent:1", reference="engine:1")
+IMAGES = Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1")
 SPEC = LingDeploymentSpec.from_dict({"model": {"source": "host:///tiny"}, "weightCache": {"memory": "1Gi"}})
 REVISION = revision_of(SPEC.part)
 

@@ -17,7 +17,7 @@ from ling_operator.surroundings import NodeView
 from ling_operator.views import Observed, PodView, Previous, Progress, RevisionView, SlotView
 
 NOW = 1_000_000.0
-IMAGES = Images(nodeagent="agent:1", reference="engine:1")
+IMAGES = Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1")
 SPEC = LingDeploymentSpec.from_dict({"model": {"source": "host:///tiny"}, "weightCache": {"memory": "1Gi"}})
 NEW = revision_of(SPEC.part)
 OLD, OLDER = "0000000a", "0000000b"

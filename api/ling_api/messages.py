@@ -85,6 +85,7 @@ class Shape:
 
 _ANSWERED: Final[Mapping[str, Check]] = {"re": _whole(0)}
 _TICKET: Final[Mapping[str, Check]] = {"ticket": _shaped(_HEX)}
+_KEY: Final[Mapping[str, Check]] = {"key": _shaped(_HEX)}  # of compiled kernels
 _ONE_SET: Final[Mapping[str, Check]] = {"set": _shaped(_SET)}
 _PLAIN: Final = Shape({})
 _PART: Final[Mapping[str, Check]] = {
@@ -141,8 +142,19 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "word": Shape({"ready": _flag, "message": _text}),
         "released": _PLAIN,
     },
-    "launcher->agent": {**_BACKS_UP, "hello": _hello("launcher"), "pass": _CONNECTIONS},
-    "agent->launcher": {**_BACKED_UP, "ticket": Shape(_TICKET), "park": _CONNECTIONS},
+    "launcher->agent": {
+        **_BACKS_UP,
+        "hello": _hello("launcher"),
+        "pass": _CONNECTIONS,
+        "jit": Shape(_KEY),
+        "jit-offer": Shape({**_KEY, "bytes": _whole(1, 1 << 40)}, _one_fd),
+    },
+    "agent->launcher": {
+        **_BACKED_UP,
+        "ticket": Shape(_TICKET, optional={"jit": _flag}),
+        "park": _CONNECTIONS,
+        "jit": Shape({**_KEY, "bytes": _whole(0, 1 << 40)}, lambda message: int(message["bytes"] > 0)),
+    },
     "rank->agent": {
         "hello": _hello("rank", server=_text, rank=_whole(0, 1 << 16)),
         "fetch": Shape({**_ANSWERED, **_TICKET}),
@@ -160,6 +172,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "sealed": Shape(_ANSWERED),
         "listener": Shape({"backlog": _whole(1, 1 << 16)}, _one_fd, optional=_ANSWERED),  # unasked: a new listener
         "adopt": _CONNECTIONS,
+        "promote": Shape({"term": _whole(0, (1 << 32) - 1)}),
         "error": Shape({"reason": _text}, optional=_ANSWERED),
     },
 }

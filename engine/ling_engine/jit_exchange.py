@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+type Put = Callable[[dict[str, Any], Sequence[int]], bool]
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 10.0  # of a server's start, from the word to go
 OFFER_AFTER_S = 30.0  # from the first request accepted: by then a few were answered, and what they needed is compiled
 
 
 class JitExchange:
-    """`put(message, fds)` sends a frame on the folder connection. All methods on the event loop."""
+    """All methods on the event loop."""
 
-    def __init__(self, folder: Path, put: Callable[[dict[str, Any], Sequence[int]], bool]) -> None:
+    def __init__(self, folder: Path) -> None:
         usable = folder.is_dir() and os.access(folder, os.W_OK)
         self._cache = JitCache(folder) if usable else None
-        self._put = put
+        self._put: Put = lambda _message, _fds: False  # on the folder connection to the agent of the moment
         self._key = ""
         self._settled = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,8 +43,9 @@ class JitExchange:
         if self._cache is None or not key:
             self._settled.set()
 
-    def met(self, agent_has_it: bool) -> None:
-        """An agent is there; `agent_has_it` = it keeps caches."""
+    def met(self, agent_has_it: bool, put: Put) -> None:
+        """An agent is there, spoken to by `put`; `agent_has_it` = it keeps caches."""
+        self._put = put if agent_has_it else self._put
         if self._settled.is_set():
             return
         if not agent_has_it:
@@ -67,6 +69,11 @@ class JitExchange:
         except TimeoutError:
             _log.warning("jit=late patience_s=%g", _PATIENCE_S)
             self._settled.set()
+
+    def offer_later(self) -> None:
+        """A server accepts: what it had to compile is packed and sent once it has answered a little."""
+        if self._cache is not None and self._key:
+            asyncio.get_running_loop().call_later(OFFER_AFTER_S, self.offer)
 
     def offer(self) -> None:
         """Packs what is new and sends it."""

@@ -10,15 +10,17 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ling_api import fdpass
+from ling_api import fdpass, names
 from ling_api.errors import AgentUnreachable, BadInput
 from ling_api.identity import Identity
 from ling_api.v1 import agent_pb2 as pb
 
 from . import launcher_metrics
 from .backups import Backups
+from .jit_exchange import JitExchange
 from .launched import LaunchedServer
 from .lifecycle import Action, Event, Phase, State, decide
 from .parked import Parked
@@ -72,19 +74,23 @@ class Launcher:
         self._grace = settings.grace_seconds
         self._weights: list[pb.WeightSet] = []
         self._plan: dict[str, int] = {}
+        self._device_bytes = 0
         self._server: LaunchedServer | None = None
         self._parked = Parked(self._place)
         self._metrics = launcher_metrics.LauncherMetrics()
         self._backups = Backups()
         self._processes = Processes(settings, lambda code: self._post(Event.CHECK_FAILED, code or 1))
+        self._jit = JitExchange(Path(os.environ.get(names.ENV_CACHE_DIR, names.CACHE_DIR)))
         self._line = AgentLine(
             settings.run_dir,
             self._backups,
             hello=self._hello,
             on_message=self._from_agent,
             on_parked=self._parked.keep,
+            jit=self._jit,
         )
         self._joined: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._probes = Probes({"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics_text})
 
     async def run(self) -> int:
@@ -144,7 +150,8 @@ class Launcher:
         self._processes.fork("describe", Child(told=told, ended=ended))
 
     def _described(self, found: dict[str, Any]) -> None:
-        self._plan = found["plan"]
+        self._plan, self._device_bytes = found["plan"], found["device_bytes"]
+        self._jit.named(found["jit"])
         for one in found["sets"]:
             identity = one["identity"].encode()
             digest = Identity.from_bytes(identity).digest
@@ -203,6 +210,7 @@ class Launcher:
             self._post(_HEARD[phase])
         if phase == "accepting":
             self._parked.settle()
+            self._jit.offer_later()
 
     def _place(self, fds: Sequence[int]) -> bool:
         """Parked connections go to a server that accepts, wait for one that starts, else the agent knows better."""
@@ -250,7 +258,11 @@ class Launcher:
             on_performance=self._server_performed,
             on_ended=self._server_ended,
         )
-        self._processes.fork("serve", self._server.child, self._server.id)
+        self._starting = self._loop.create_task(self._fork(self._server))
+
+    async def _fork(self, server: LaunchedServer) -> None:
+        await self._jit.settled()
+        self._processes.fork("serve", server.child, server.id)
 
     def _tell(self, role: str) -> None:
         if self._server is not None:
@@ -292,6 +304,7 @@ class Launcher:
             weights=self._weights,
             role=_ROLES.get(self._state.phase, pb.ROLE_GATED),
             term=self._term,
+            device_bytes=self._device_bytes,
         )
         if self._server is not None:
             hello.server.CopyFrom(self._server.to_proto())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .backups import Backups
+    from .jit_exchange import JitExchange
 
 _log = logging.getLogger(__name__)
 RECONNECT_S = 0.1
@@ -49,12 +50,14 @@ class AgentLine:
         hello: Callable[[bytes], pb.Hello],
         on_message: Callable[[pb.AgentMessage], None],
         on_parked: Callable[[list[int]], None],
+        jit: JitExchange,
     ) -> None:
         self._run_dir = run_dir
         self._backups = backups
         self._hello = hello
         self._on_message = on_message
         self._on_parked = on_parked
+        self._jit = jit
         self._folder: Channel | None = None
         self._ticket: asyncio.Future[bytes] | None = None
         self._out: asyncio.Queue[pb.LauncherMessage | None] | None = None
@@ -145,6 +148,9 @@ class AgentLine:
         match message["op"]:
             case "ticket" if self._ticket is not None and not self._ticket.done():
                 self._ticket.set_result(bytes.fromhex(message["ticket"]))
+                self._jit.met(message.get("jit", False), folder.put)
+            case "jit":
+                self._jit.came(message, fds)
             case "keep":
                 folder.put(self._backups.keep(message, fds))
             case "keep-manifest":

@@ -60,6 +60,8 @@ class Frames:
             "mapped": self._mapped,
             "listener": lambda c, m, f: agent.post(c.slot, events.ListenerAsked(conn=c.number, re=m["re"])),
             "pass": self._pass,
+            "jit": lambda c, m, f: agent.jit.asked(c, agent.callers[c.device].namespace, m["key"]),
+            "jit-offer": lambda c, m, f: agent.jit.offered(agent.callers[c.device].namespace, m["key"], f.pop()),
             "pulse": lambda c, m, f: agent.calls.pulses.watch(c.number, f.pop()),
         }  # fmt: skip
 
@@ -106,7 +108,7 @@ class Frames:
         elif conn.direction == "launcher->agent":
             agent.post(conn.slot, events.LauncherConnected(conn=conn.number, uid=conn.uid, pod=caller.pod))
             ticket = agent.tickets.mint("stream", conn.uid, agent.now(), conn=conn.number)
-            conn.put({"op": "ticket", "ticket": ticket.hex()})
+            conn.put({"op": "ticket", "ticket": ticket.hex(), "jit": True})
         else:
             conn.server, conn.rank = message["server"], message["rank"]
             agent.post(

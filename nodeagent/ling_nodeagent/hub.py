@@ -26,6 +26,7 @@ from .engines import Engines, Stream
 from .facts import Slot
 from .folders import Folders
 from .frames import Frames
+from .jitdesk import JitDesk
 from .metrics import Counters, Snapshot
 from .release import Control
 from .status import build_status
@@ -57,6 +58,7 @@ class Agent:
         devices: int = names.DEVICES,
         recover_min: float = 1.0,
         recover_max: float = 10.0,
+        cache_dir: Path | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -65,6 +67,7 @@ class Agent:
         self.callers: Mapping[str, Caller] = {}
         self.streams: dict[int, Stream] = {}
         self.store = Store()
+        self.jit = JitDesk(cache_dir or run_dir / "jit")
         self.tickets = Tickets()
         self.counters = Counters()
         self.on_unknown: Callable[[str], None] = lambda device: None  # somebody calls whom the directory lacks

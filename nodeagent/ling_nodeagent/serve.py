@@ -79,7 +79,7 @@ def _post(agent: Agent, directory: Directory) -> None:
 async def _static(settings: Serve, file: Path, stop: asyncio.Event) -> None:
     seen = static.stamp(file)
     directory = static.read(file)
-    agent = Agent(settings.run_dir, LogPublisher(), node=settings.node)
+    agent = Agent(settings.run_dir, LogPublisher(), node=settings.node, cache_dir=settings.cache_dir)
     await agent.start()
     endpoints = Endpoints(AgentCollector(agent.snapshot), lambda: "")
     try:
@@ -100,7 +100,7 @@ class ClusterEdges:
 
     def __init__(self, settings: Serve) -> None:
         self.publisher = Publisher(self._write, self._times)
-        self.agent = Agent(settings.run_dir, self.publisher, node=settings.node)
+        self.agent = Agent(settings.run_dir, self.publisher, node=settings.node, cache_dir=settings.cache_dir)
         self.plugin = DevicePlugin(settings.plugin_dir, settings.models_dir, self._renew)
         self._node = settings.node
         self._pods, self._slots, self._self = Seen[Pod](), Seen[SlotObject](), Seen[Node]()

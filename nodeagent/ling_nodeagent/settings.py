@@ -27,6 +27,7 @@ class Serve:
     pod_resources: Path
     node: str
     metrics_port: int
+    cache_dir: Path | None = None  # of compiled kernels; None: in run_dir
     leaving_taints: frozenset[str] = frozenset(names.LEAVING_TAINTS)
 
 
@@ -82,6 +83,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Serve | Status | Relea
         pod_resources=_absolute(given.pod_resources, "--pod-resources"),
         node=node,
         metrics_port=port,
+        cache_dir=_absolute(given.cache_dir, "--cache-dir") if given.cache_dir else None,
         leaving_taints=_taints(given.leaving_taint),
     )
 
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--models-dir", default="/var/lib/ling/models", metavar="DIR", help="host folder seen as /models (%(default)s)"
     )
+    serve.add_argument("--cache-dir", metavar="DIR", help="of the engines' compiled kernels (jit in --run-dir)")
     serve.add_argument(
         "--plugin-dir", default="/var/lib/kubelet/device-plugins", metavar="DIR", help="the kubelet's (%(default)s)"
     )

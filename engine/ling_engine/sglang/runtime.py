@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ling_engine.runtime import Description, ModelSettings, ServedModel
 
 
-# Tokens between two words of an answer that is not streamed, by which a hung engine is told from a slow one. SGLang says
-# one when the number of tokens is a multiple of this; a prime above the most that a round gives (64) is met in any case.
+# Tokens between two words of an answer that is not streamed, by which a hung engine is told from a slow one. SGLang
+# says one when the number of tokens is a multiple of this: a prime above the most that a round gives (64) is met.
 _BUNDLE = "67"
 
 
@@ -77,7 +77,9 @@ class Sglang:
     def _described(self, settings: ModelSettings) -> Description:
         here = self._here(settings)
         found = description.describe(settings, here, self._environ)
-        return replace(found, jit=provenance.code_digest(here.kind, here.text))
+        facts = self._device_facts()
+        memory = facts.memory * settings.tp if facts else 0
+        return replace(found, jit=provenance.code_digest(here.kind, here.text), device_bytes=memory)
 
     def open(self, settings: ModelSettings) -> ServedModel:
         raise BadInput("SGLang computes in processes of its own; it has a body")

@@ -122,9 +122,9 @@ class Line:
 
 async def test_it_is_asked_for_once_and_a_server_waits_until_it_is_there(full: Path, empty: Path) -> None:
     line = Line()
-    exchange = JitExchange(empty, line.put)
+    exchange = JitExchange(empty)
     exchange.named(KEY)
-    exchange.met(True)
+    exchange.met(True, line.put)
     assert line.sent == [({"op": "jit", "key": KEY}, [])]
     waiting = asyncio.create_task(exchange.settled())
     await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def test_it_is_asked_for_once_and_a_server_waits_until_it_is_there(full: P
     exchange.came({"op": "jit", "bytes": 1}, [packed(full)])
     await waiting
     assert "flashinfer/norm.so" in files(empty)
-    exchange.met(True)
+    exchange.met(True, line.put)
     assert len(line.sent) == 1, "a new agent is not asked again"
 
 
@@ -145,9 +145,9 @@ async def test_it_is_asked_for_once_and_a_server_waits_until_it_is_there(full: P
     ],
 )
 async def test_nothing_to_wait_for(empty: Path, key: str, has_it: bool, answer: dict[str, Any] | None) -> None:
-    exchange = JitExchange(empty, Line().put)
+    exchange = JitExchange(empty)
     exchange.named(key)
-    exchange.met(has_it)
+    exchange.met(has_it, Line().put)
     if answer is not None:
         exchange.came(answer, [])
     await asyncio.wait_for(exchange.settled(), 1)
@@ -155,18 +155,18 @@ async def test_nothing_to_wait_for(empty: Path, key: str, has_it: bool, answer: 
 
 async def test_without_a_folder_nothing_is_asked_or_offered(tmp_path: Path) -> None:
     line = Line()
-    exchange = JitExchange(tmp_path / "absent", line.put)
+    exchange = JitExchange(tmp_path / "absent")
     exchange.named(KEY)
-    exchange.met(True)
+    exchange.met(True, line.put)
     exchange.offer()
     await asyncio.wait_for(exchange.settled(), 1)
     assert line.sent == []
 
 
 async def test_a_broken_archive_is_no_reason_not_to_start(empty: Path) -> None:
-    exchange = JitExchange(empty, Line().put)
+    exchange = JitExchange(empty)
     exchange.named(KEY)
-    exchange.met(True)
+    exchange.met(True, Line().put)
     fd = os.memfd_create("t")
     os.write(fd, b"no archive at all" * 100)
     exchange.came({"op": "jit", "bytes": 1}, [fd])
@@ -175,8 +175,10 @@ async def test_a_broken_archive_is_no_reason_not_to_start(empty: Path) -> None:
 
 async def test_what_was_compiled_is_offered(full: Path, empty: Path) -> None:
     line = Line()
-    exchange = JitExchange(full, line.put)
+    exchange = JitExchange(full)
     exchange.named(KEY)
+    exchange.met(True, line.put)
+    line.sent.clear()
     exchange.offer()
     async with asyncio.timeout(5):
         while not line.sent:

@@ -8,6 +8,7 @@ import pytest
 from ling_api.v1 import agent_pb2 as pb
 from ling_engine import stream
 from ling_engine.backups import Backups
+from ling_engine.jit_exchange import JitExchange
 
 
 async def test_the_line_is_made_again_after_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +27,7 @@ async def test_the_line_is_made_again_after_a_fault_of_ours(tmp_path: Path, monk
         hello=lambda ticket: pb.Hello(),
         on_message=lambda m: None,
         on_parked=lambda fds: None,
+        jit=JitExchange(tmp_path / "no-cache"),
     )
     running = asyncio.create_task(line.run())
     async with asyncio.timeout(5):

@@ -1,0 +1,117 @@
+"""Compiled kernels go from one engine pod to the next of its namespace, by way of a real agent's folder socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.agent_room import AgentRoom
+
+from ling_api import fdpass, names
+from ling_engine.channel import Channel
+from ling_engine.jit_exchange import JitExchange
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+LONG_AGO = time.time_ns() - 3600 * 10**9 + 7
+
+
+class Pod:
+    """The launcher's half of an engine pod, as far as the exchange goes."""
+
+    def __init__(self, run: Path, cache: Path) -> None:
+        cache.mkdir()
+        self.cache = cache
+        self.exchange = JitExchange(cache)
+        self.exchange.named(KEY)
+        self._channel = Channel(fdpass.connect(run / names.FD_SOCKET, 1.0), self._frame, lambda: None)
+        self._channel.put({"op": "hello", "version": fdpass.VERSION, "kind": "launcher"})
+
+    def _frame(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message["op"] == "ticket":
+            self.exchange.met(message["jit"], self._channel.put)
+        elif message["op"] == "jit":
+            self.exchange.came(message, fds)
+        else:
+            fdpass.close_all(fds)
+
+    def compiled(self, name: str) -> Path:
+        path = self.cache / name
+        path.write_bytes(b"kernel")
+        os.utime(path, ns=(LONG_AGO, LONG_AGO))
+        return path
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[AgentRoom]:
+    async with AgentRoom(keeper=False) as room:
+        for number in (1, 2):
+            await room.engine(f"d00{number}", f"engine-{number}", connect=False)
+        yield room
+
+
+async def kept(room: AgentRoom, count: int) -> None:
+    """Waits until the agent's store has so many archives."""
+    folder = room.run_dir / "jit"
+    async with asyncio.timeout(10):
+        while not (folder.exists() and len([one for one in folder.iterdir() if one.name[0] != "."]) == count):
+            await asyncio.sleep(0.01)
+
+
+async def test_the_next_pod_finds_what_the_first_compiled(room: AgentRoom, tmp_path: Path) -> None:
+    first = Pod(room.folder("d001"), tmp_path / "first")
+    await first.exchange.settled()
+    first.compiled("one.cubin")
+    first.exchange.offer()
+    await kept(room, 1)
+    second = Pod(room.folder("d002"), tmp_path / "second")
+    await second.exchange.settled()
+    came = second.cache / "one.cubin"
+    assert (came.read_bytes(), came.stat().st_mtime_ns) == (b"kernel", LONG_AGO)
+    second.compiled("two.cubin")
+    second.exchange.offer()
+    async with asyncio.timeout(10):
+        while True:
+            third = Pod(room.folder("d001"), tmp_path / f"third-{time.monotonic_ns()}")
+            await third.exchange.settled()
+            third.close()
+            if sorted(one.name for one in third.cache.iterdir()) == ["one.cubin", "two.cubin"]:
+                break
+    first.close()
+    second.close()
+
+
+async def test_another_key_gets_nothing(room: AgentRoom, tmp_path: Path) -> None:
+    first = Pod(room.folder("d001"), tmp_path / "first")
+    await first.exchange.settled()
+    first.compiled("one.cubin")
+    first.exchange.offer()
+    await kept(room, 1)
+    other = Pod(room.folder("d002"), tmp_path / "other")
+    other.exchange.named(OTHER)
+    await other.exchange.settled()
+    assert list(other.cache.iterdir()) == []
+    first.close()
+    other.close()
+
+
+async def test_an_offer_that_is_not_final_is_not_kept_and_harms_nobody(room: AgentRoom, tmp_path: Path) -> None:
+    pod = Pod(room.folder("d001"), tmp_path / "pod")
+    await pod.exchange.settled()
+    fd = os.memfd_create("open", os.MFD_ALLOW_SEALING)
+    os.write(fd, b"x")
+    pod._channel.put({"op": "jit-offer", "key": KEY, "bytes": 1}, [fd])
+    os.close(fd)
+    pod.compiled("one.cubin")
+    pod.exchange.offer()
+    await kept(room, 1)
+    pod.close()

@@ -1,11 +1,13 @@
 """What clients notice when something dies or changes: refused, failed and late requests through the Service's address.
 
-    python -m benchmarks.continuity [--events server,edit,...] [--modes new,keep] [--repeat N] [--runtime standin]
+    python -m benchmarks.continuity [--events handover,swap,...] [--modes new,keep] [--repeat N] [--runtime standin]
     python -m benchmarks.continuity --url http://HOST:PORT --model NAME     load only, no events, no cluster
 
 Without KUBECONFIG it makes a cluster of its own. The client runs in a pod on another node than the slot. The rate is
 100 requests a second, or half of what the engine answered in a closed loop, if that is less; it is printed.
-Results: a table, one `name value unit goal ok|MISS` line per figure, all of it in build/continuity.json.
+Results: a table, one `name value unit goal ok|MISS` line per figure, all of it in build/continuity.json, and a picture
+(--picture FILE.svg). A gap is the longest time without a first token around an event; the steady gap, 99 of 100 of
+those between first tokens while nothing happens, comes with any load and is told apart.
 """
 
 from __future__ import annotations
@@ -19,20 +21,24 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from benchmarks.continuity_events import EVENTS, Perform, Scene
+from benchmarks import continuity_picture
+from benchmarks.continuity_events import ACTS, Act, Perform, Scene
 from hack.cluster.access import IMAGES, client_pod, trial_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from hack.cluster.access import Cluster
+
 ROOT = Path(__file__).parents[1]
 NAME = "continuity"  # of the LingDeployment that it makes
 SCRIPT = (Path(__file__).parent / "continuity_client.py").read_text()
 MOST = 100.0
+DEATHS = {"server", *(name for name, act in ACTS.items() if act.death)}
 QUIET_S = 1.5  # of load before the first event, between events and after the last
 
 
@@ -48,6 +54,7 @@ class Report:
     in_flight: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     slowest: list[float] = field(default_factory=list)
+    steady_gap: float = 0.0  # 99 of 100 times between first tokens while nothing happens are shorter
     late_ms: float = 0.0  # failed requests were sent this long after the event at most
     steady_p50: float = 0.0
     steady_p99: float = 0.0
@@ -60,8 +67,17 @@ class Report:
     @property
     def ok(self) -> bool:
         """A killed server may take along what was in flight; nothing else may fail at all."""
-        broken = self.failures.get("broken", 0) if self.event == "server" else 0
-        return self.failed == broken
+        return self.failed == self.allowed
+
+    @property
+    def allowed(self) -> int:
+        """Requests that a death took along."""
+        return self.failures.get("broken", 0) if self.event in DEATHS else 0
+
+    @property
+    def gap(self) -> float:
+        """The median of the events' gaps beyond the steady one, in ms."""
+        return max(0.0, statistics.median(self.gaps) - self.steady_gap) if self.gaps else 0.0
 
 
 def analyse(event: str, mode: str, rate: float, rows: list[dict[str, Any]], spans: list[tuple[float, float]]) -> Report:
@@ -70,7 +86,8 @@ def analyse(event: str, mode: str, rate: float, rows: list[dict[str, Any]], span
     failed = [row for row in rows if row["failed"]]
     report.failures = dict(Counter(row["failed"] for row in failed))
     report.examples = sorted({row["why"] for row in failed})[:5]
-    ends = sorted(row["ended"] for row in rows if not row["failed"])
+    ends = sorted(row.get("first") or row["ended"] for row in rows if not row["failed"])
+    report.steady_gap = _steady_gap(ends, spans)
     steady = sorted((row["ended"] - row["due"]) * 1000 for row in rows if row["kind"] == "work" and not row["failed"])
     for begin, end in spans:
         near = [t for t in ends if begin - 0.5 <= t <= end + 1]
@@ -84,6 +101,14 @@ def analyse(event: str, mode: str, rate: float, rows: list[dict[str, Any]], span
         report.steady_p50 = steady[len(steady) // 2]
         report.steady_p99 = steady[min(len(steady) - 1, len(steady) * 99 // 100)]
     return report
+
+
+def _steady_gap(ends: list[float], spans: list[tuple[float, float]]) -> float:
+    """Of the times when nothing happened nor had happened in the last second, in ms."""
+    quiet = [
+        b - a for a, b in itertools.pairwise(ends) if not any(begin - 0.1 <= b and a <= end + 1 for begin, end in spans)
+    ]
+    return sorted(quiet)[len(quiet) * 99 // 100] * 1000 if quiet else 0.0
 
 
 class Load:
@@ -121,7 +146,7 @@ class Load:
 
 def in_pod(scene: Scene) -> Callable[..., Load]:
     def load(verb: str, *words: str) -> Load:
-        command = ["exec", "-i", "-n", scene.namespace, "client", "--", "python3", "-c", SCRIPT, verb]
+        command = ["exec", "-i", "-n", scene.namespace, scene.client, "--", "python3", "-c", SCRIPT, verb]
         return Load([*command, scene.url, scene.name, *words], scene.cluster.popen)
 
     return load
@@ -163,23 +188,108 @@ def observe(scene: Scene, event: str, perform: Perform, mode: str, rate: float, 
 
 
 @contextlib.contextmanager
-def stage(runtime: str) -> Iterator[Scene]:
-    """A cluster with a served LingDeployment and a client pod on another node; all of it goes at the end."""
+def stage(cluster: Cluster, namespace: str, source: str, act: Act, runtime: str) -> Iterator[Scene]:
+    """A served LingDeployment with its standby, and a client pod on each node; the LingDeployment goes at the end."""
+    scene = Scene(cluster, namespace, NAME)
+    engine = {"image": IMAGES.format("engine-standin")} if runtime == "standin" else {}
+    spec: dict[str, Any] = {"model": {"source": source}, "weightCache": {"memory": "1Gi"}, "engine": engine}
+    spec["drain"] = {"lameDuckSeconds": 5, "graceSeconds": 30}
+    try:
+        _serve(scene, spec)
+        if act.tight:  # room for the weights and one engine and a half
+            held = scene.slot()["status"]
+            memory = held["capacity"]["weights"] + held["engines"][0]["planBytes"] * 3 // 2
+            cluster.kubectl("delete", "ld", NAME, "-n", namespace, "--wait=true", timeout=180)
+            cluster.wait_for("no slot", lambda: not cluster.items("lslot", namespace), 180)
+            spec["weightCache"] = {"memory": str(memory)}
+        _serve(scene, {**spec, "standby": {"replicas": 1, "mode": act.standby}})
+        cluster.wait_for(f"a {act.standby} standby", lambda: scene.standby_ready(act.standby), 180)
+        address = cluster.get("service", NAME, namespace=namespace)["spec"]["clusterIP"]
+        scene.url = f"http://{address}:80"
+        yield scene
+    finally:
+        cluster.kubectl("delete", "ld", NAME, "-n", namespace, "--wait=true", "--ignore-not-found", timeout=180)
+        cluster.wait_for("no slot", lambda: not cluster.items("lslot", namespace), 180)
+
+
+def _serve(scene: Scene, spec: dict[str, Any]) -> None:
+    head = {"apiVersion": "ling.dev/v1alpha1", "kind": "LingDeployment", "metadata": {"name": NAME}}
+    scene.cluster.apply({**head, "spec": spec}, namespace=scene.namespace)
+    scene.cluster.wait_condition("ld", NAME, scene.namespace, "Ready", timeout=180)
+
+
+def clients(cluster: Cluster, namespace: str) -> None:
+    """A client pod on each node: load always comes from another node than the slot's."""
+    nodes = [each["metadata"]["name"] for each in cluster.get("nodes")["items"]]
+    for node in nodes:
+        others = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        pod = client_pod(f"client-{node}", away_from="nowhere")
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        terms["nodeSelectorTerms"] = [{"matchExpressions": [others]}]
+        cluster.apply(pod, namespace=namespace)
+    for node in nodes:
+        cluster.kubectl("wait", f"pod/client-{node}", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
+
+
+def from_elsewhere(scene: Scene) -> None:
+    """The client is the one on another node than the slot."""
+    nodes = [each["metadata"]["name"] for each in scene.cluster.get("nodes")["items"]]
+    scene.client = f"client-{next(node for node in nodes if node != scene.node())}"
+
+
+def play(flags: argparse.Namespace) -> list[Report]:
+    """Every act that is asked for, on a stage of its own kind, in both modes."""
+    reports: list[Report] = []
+    rate = flags.rate
     with trial_cluster() as cluster, contextlib.ExitStack() as stack:
         stack.enter_context(cluster.installed())
         source = cluster.make_model(NAME)
         namespace = stack.enter_context(cluster.namespace(f"ling-{NAME}"))
-        engine = {"image": IMAGES.format("engine-standin")} if runtime == "standin" else {}
-        spec = {"model": {"source": source}, "weightCache": {"memory": "1Gi"}, "engine": engine}
-        head = {"apiVersion": "ling.dev/v1alpha1", "kind": "LingDeployment", "metadata": {"name": NAME}}
-        cluster.apply({**head, "spec": spec}, namespace=namespace)
-        cluster.wait_condition("ld", NAME, namespace, "Ready", timeout=180)
-        scene = Scene(cluster, namespace, NAME)
-        cluster.apply(client_pod("client", away_from=scene.slot()["status"]["node"]), namespace=namespace)
-        cluster.kubectl("wait", "pod/client", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
-        address = cluster.get("service", NAME, namespace=namespace)["spec"]["clusterIP"]
-        scene.url = f"http://{address}:80"
-        yield scene
+        clients(cluster, namespace)
+        for tight in (False, True):
+            names = [name for name in flags.events if ACTS[name].tight is tight]
+            if not names:
+                continue
+            with stage(cluster, namespace, source, ACTS[names[0]], flags.runtime) as scene:
+                from_elsewhere(scene)
+                rate = rate or measure_rate(in_pod(scene))
+                print(HEAD, flush=True)
+                for name, mode in itertools.product(names, flags.modes):
+                    reports.append(_act(scene, name, mode, rate, flags.repeat))
+                    print(line(reports[-1]), flush=True)
+    return reports
+
+
+def _act(scene: Scene, name: str, mode: str, rate: float, repeat: int) -> Report:
+    act = ACTS[name]
+
+    def perform(scene: Scene) -> tuple[float, Callable[[], object]]:
+        at, done = act.perform(scene)
+        return at, lambda: done() and scene.standby_ready(act.standby)
+
+    if name != "drain":
+        from_elsewhere(scene)
+        return observe(scene, name, perform, mode, rate, repeat)
+    runs = []  # the slot moves: each time the client is another
+    for _ in range(repeat):
+        from_elsewhere(scene)
+        runs.append(observe(scene, name, perform, mode, rate))
+    return together(runs)
+
+
+def together(runs: list[Report]) -> Report:
+    """Several runs of one event as one report."""
+    whole = Report(runs[0].event, runs[0].mode, runs[0].rate)
+    for run in runs:
+        whole.sent += run.sent
+        whole.failures = dict(Counter(whole.failures) + Counter(run.failures))
+        whole.in_flight, whole.gaps = whole.in_flight + run.in_flight, whole.gaps + run.gaps
+        whole.slowest += run.slowest
+        whole.late_ms = max(whole.late_ms, run.late_ms)
+        whole.examples = sorted({*whole.examples, *run.examples})[:5]
+    for name in ("steady_gap", "steady_p50", "steady_p99"):
+        setattr(whole, name, statistics.median(getattr(run, name) for run in runs))
+    return whole
 
 
 def line(report: Report) -> str:
@@ -187,25 +297,27 @@ def line(report: Report) -> str:
     middle = statistics.median(report.gaps) if report.gaps else 0.0
     most = max(report.gaps, default=0.0)
     return (
-        f"{report.event:<16}{report.mode:<6}{len(report.gaps):>3}{report.sent:>7}  {failures:<24}"
-        f"{sum(report.in_flight):>5}{middle:>8.0f} ({most:.0f}){max(report.slowest, default=0):>9.0f}"
-        f"{report.steady_p50:>8.0f} / {report.steady_p99:.0f}"
+        f"{report.event:<17}{report.mode:<6}{len(report.gaps):>3}{report.sent:>7}  {failures:<24}"
+        f"{sum(report.in_flight):>5}{middle:>8.0f} ({most:.0f}){report.steady_gap:>8.0f}"
+        f"{max(report.slowest, default=0):>9.0f}{report.steady_p50:>8.0f} / {report.steady_p99:.0f}"
     )
 
 
-HEAD = "event           mode   n   sent  failed                  in fl.  gap ms (max)  slowest  p50 / p99 ms"
+HEAD = "event            mode   n   sent  failed                  in fl.  gap ms (max)  steady  slowest  p50 / p99 ms"
 
 
 def figures(report: Report) -> list[dict[str, Any]]:
     """The report's goals as `make bench` has them."""
     name = f"continuity.{report.event}.{report.mode}"
-    allowed = report.failures.get("broken", 0) if report.event == "server" else 0
-    rows = [
+    goal = ACTS[report.event].goal if report.event in ACTS else None
+    rows: list[tuple[str, float, str, float | None]] = [
         (f"{name}.refused", report.failures.get("refused", 0), "requests", 0),
-        (f"{name}.failed", report.failed - allowed, "requests", 0),
+        (f"{name}.failed", report.failed - report.allowed, "requests", 0),
+        (f"{name}.gap-beyond-steady", round(report.gap, 1), "ms", goal),
     ]
     found = [
-        {"name": n, "value": value, "unit": unit, "goal": goal, "ok": value <= goal} for n, value, unit, goal in rows
+        {"name": n, "value": value, "unit": unit, "goal": most, "ok": most is None or value <= most}
+        for n, value, unit, most in rows
     ]
     gap = round(max(report.gaps, default=0.0), 1)
     return [*found, {"name": f"{name}.longest-gap", "value": gap, "unit": "ms", "goal": None, "ok": True}]
@@ -213,17 +325,18 @@ def figures(report: Report) -> list[dict[str, Any]]:
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="continuity", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--events", default=",".join(EVENTS), help="comma-separated (%(default)s)")
+    parser.add_argument("--events", default=",".join(ACTS), help="comma-separated (%(default)s)")
     parser.add_argument("--modes", default="new,keep", help="connections: new, keep or both (%(default)s)")
-    parser.add_argument("--repeat", type=int, default=3, help="times that each event happens (%(default)s)")
+    parser.add_argument("--repeat", type=int, default=20, help="times that each event happens (%(default)s)")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second (measured if left out)")
     parser.add_argument("--runtime", choices=["reference", "standin"], default="reference")
     parser.add_argument("--url", help="put load on this address for 10 s; no cluster, no events")
     parser.add_argument("--model", default=NAME, help="model name for --url (%(default)s)")
+    parser.add_argument("--picture", type=Path, help="draw the gaps into this SVG file")
     parser.add_argument("--json", type=Path, default=ROOT / "build/continuity.json")
     flags = parser.parse_args(argv)
     flags.events, flags.modes = flags.events.split(","), flags.modes.split(",")
-    for given, known, flag in ((flags.events, list(EVENTS), "--events"), (flags.modes, ["new", "keep"], "--modes")):
+    for given, known, flag in ((flags.events, list(ACTS), "--events"), (flags.modes, ["new", "keep"], "--modes")):
         wrong = [one for one in given if one not in known]
         if wrong:
             parser.error(f"{flag}: no {wrong[0]!r}; write {', '.join(known)}")
@@ -244,13 +357,9 @@ def main(argv: list[str]) -> int:
             reports.append(analyse("none", mode, rate, running.rows(), []))
             print(line(reports[-1]), flush=True)
     else:
-        with stage(flags.runtime) as scene:
-            rate = flags.rate or measure_rate(in_pod(scene))
-            print(HEAD, flush=True)
-            for event in flags.events:
-                for mode in flags.modes:
-                    reports.append(observe(scene, event, EVENTS[event], mode, rate, flags.repeat))
-                    print(line(reports[-1]), flush=True)
+        reports = play(flags)
+        if flags.picture:
+            flags.picture.write_text(continuity_picture.draw([asdict(report) for report in reports]))
     write(flags.json, reports)
     return 0 if all(report.ok for report in reports) else 1
 
@@ -264,7 +373,7 @@ def write(path: Path, reports: list[Report]) -> None:
     for report in reports:
         for example in report.examples:
             print(f"  {report.event}/{report.mode}: {example}")
-    values = [{slot: getattr(report, slot) for slot in Report.__slots__} for report in reports]
+    values = [asdict(report) for report in reports]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"figures": found, "reports": values}, indent=1))
 

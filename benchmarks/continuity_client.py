@@ -4,9 +4,10 @@
     continuity_client.py closed URL MODEL SECONDS     keeps 8 requests in the air for that long: what the engine can do
 
 MODE: `new` (a connection per request) or `keep` (keep-alive; idle at most 5 s). Of twenty requests one is a stream of
-32 tokens, the others ask for 2 tokens; prompts are 8 bytes; each may take 60 s. The first line printed is
-{"start": seconds of the epoch}; then, at the end, one line per request:
+32 tokens, the others ask for 2 tokens, every other one of them as a stream; prompts are 8 bytes; each may take 60 s.
+The first line printed is {"start": seconds of the epoch}; then, at the end, one line per request:
 
+    first             when its first token was there (of an answer that is no stream: all of it)
     due, sent, ended  when it was to be sent, was on its way (connected and written), had ended or failed
     failed            "" | refused | broken (the connection ended under it: it was in flight) | status | wrong | timeout
 """
@@ -44,6 +45,7 @@ class Row:
     kind: str
     due: float
     sent: float = 0.0
+    first: float = 0.0
     ended: float = 0.0
     reused: bool = False
     failed: str = ""
@@ -61,9 +63,9 @@ class Client:
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = field(default_factory=list)
 
     def request(self, row: Row) -> bytes:
-        stream = row.kind == "stream"
+        stream = row.kind != "work"
         ask = {"model": self.model, "prompt": f"{row.number % 10**8:08d}", "temperature": 0}
-        ask |= {"max_tokens": 32 if stream else 2, "stream": stream}
+        ask |= {"max_tokens": 32 if row.kind == "stream" else 2, "stream": stream}
         body = json.dumps(ask).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\n" + ("" if self.keep else "Connection: close\r\n")
@@ -87,7 +89,7 @@ class Client:
                 reader, writer = await self.connection(row)
                 row.sent = time.time()
                 writer.write(self.request(row))
-                again = await _answer(reader, row.kind == "stream")
+                again = await _answer(reader, row)
             if self.keep and again:
                 self.idle.append((reader, writer, time.monotonic()))
                 writer = None
@@ -105,17 +107,19 @@ class Client:
                 writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader, stream: bool) -> bool:
+async def _answer(reader: asyncio.StreamReader, row: Row) -> bool:
     """Read a response to its end and check it; whether the connection may be used again."""
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     status = lines[0].split(" ", 2)[1]
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
     if fields.get("transfer-encoding", "") == "chunked":
-        body = await _chunks(reader)
+        body = await _chunks(reader, row)
     else:
         body = await reader.readexactly(int(fields.get("content-length", "0")))
+        row.first = time.time()
     if status != "200":
         raise WrongAnswer("status", f"{status}: {body[:200].decode(errors='replace')}")
+    stream = row.kind != "work"
     if stream and not (body.rstrip().endswith(b"data: [DONE]") and b'"error"' not in body):
         raise WrongAnswer("wrong", f"the stream ends with {body[-200:].decode(errors='replace')}")
     if not stream and not json.loads(body)["choices"][0]["finish_reason"]:
@@ -123,17 +127,19 @@ async def _answer(reader: asyncio.StreamReader, stream: bool) -> bool:
     return fields.get("connection", "").lower() != "close"
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _chunks(reader: asyncio.StreamReader, row: Row) -> bytes:
     parts = []
     while size := int(await reader.readuntil(b"\r\n"), 16):
         parts.append(await reader.readexactly(size))
+        row.first = row.first or time.time()
         await reader.readexactly(2)
     await reader.readexactly(2)
     return b"".join(parts)
 
 
 def row(number: int, due: float) -> Row:
-    return Row(number, "stream" if number % STREAM_EVERY == 7 else "work", due)
+    kind = "stream" if number % STREAM_EVERY == 7 else ("short stream" if number % 2 else "work")
+    return Row(number, kind, due)
 
 
 async def open_loop(client: Client, rate: float) -> list[Row]:

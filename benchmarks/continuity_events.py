@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hack.cluster.access import AGENTS, SYSTEM, Cluster
+from hack.cluster.access import AGENTS, SYSTEM, Cluster, ClusterError
 
 
 @dataclass(slots=True)
@@ -18,10 +19,22 @@ class Scene:
     namespace: str
     name: str
     url: str = ""
+    client: str = "client"  # the pod that asks
 
     def slot(self) -> dict[str, Any]:
-        """The only slot, as the API server has it."""
-        return self.cluster.items("lslot", self.namespace, f"ling.dev/deployment={self.name}")[0]
+        """The slot that serves, or the only one, as the API server has it."""
+        slots = self.cluster.items("lslot", self.namespace, f"ling.dev/deployment={self.name}")
+        serving = [each for each in slots if _true(each, "Serving") and "deletionTimestamp" not in each["metadata"]]
+        return min(serving or slots, key=lambda each: bool(each["spec"].get("leaving")))
+
+    def node(self) -> str:
+        """Where the slot is; "" while that is not known."""
+        return str(self.slot().get("status", {}).get("node", ""))
+
+    def standby_ready(self, mode: str) -> bool:
+        """Whether somebody beside the active engine is ready to take over, in the way that was asked for."""
+        wanted = "warm" if mode == "Warm" else "gated"
+        return any(each["role"] == each.get("phase") == wanted for each in self.slot()["status"].get("engines", ()))
 
     def active(self) -> tuple[str, int]:
         """The engine pod that serves ("" = none) and the slot's term."""
@@ -57,6 +70,11 @@ class Scene:
         current = status.get("observedGeneration") == now["metadata"]["generation"]
         wanted = now["spec"]["replicas"]
         return current and status.get("updatedReplicas") == wanted and conditions.get("UpdateInProgress") == "False"
+
+
+def _true(item: dict[str, Any], kind: str) -> bool:
+    found = item.get("status", {}).get("conditions", ())
+    return any(each["type"] == kind and each["status"] == "True" for each in found)
 
 
 Event = tuple[float, Callable[[], object]]  # when it happened; what is true when all is well again
@@ -103,6 +121,35 @@ def restart_rollout(kind: str) -> Perform:
     return perform
 
 
+def upgrade(scene: Scene) -> Event:
+    """A new revision that needs as much memory as the one before: beside it (handover) or in its place (swap)."""
+    seen = scene.cluster.get("ld", scene.name, namespace=scene.namespace)
+    queue = 4095 if seen["spec"]["engine"].get("maxQueue", 4096) == 4096 else 4096
+    at = time.time()
+    scene.cluster.patch("ld", scene.name, scene.namespace, {"spec": {"engine": {"maxQueue": queue}}})
+    return at, scene.updated
+
+
+def drain(scene: Scene) -> Event:
+    """The slot's node is drained, but for the client's pods; it comes back when the slot serves elsewhere."""
+    node = scene.node()
+    words = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=170s"]
+    at = time.time()
+    draining = scene.cluster.popen(*words, f"--pod-selector=ling.dev/deployment={scene.name}", stdout=subprocess.PIPE)
+
+    def done() -> bool:
+        if draining.poll() is None:
+            return False
+        if draining.returncode:
+            raise ClusterError(f"kubectl drain {node} ended with {draining.returncode}")
+        moved = scene.node() != node and scene.recovered()
+        if moved:
+            scene.cluster.kubectl("uncordon", node)
+        return moved
+
+    return at, done
+
+
 EVENTS: dict[str, Perform] = {
     "server": kill_server,
     "edit": edit,
@@ -110,4 +157,26 @@ EVENTS: dict[str, Perform] = {
     "keeper": kill_keeper,
     "agent-update": restart_rollout("daemonset"),
     "operator-update": restart_rollout("deployment"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """An event on its stage: `standby` is the mode of the one standby, `tight`: memory for one engine only."""
+
+    perform: Perform
+    standby: str = "Warm"
+    tight: bool = False
+    death: bool = False  # what was in flight may break
+    goal: float | None = None  # ms of the longest gap, beyond the steady one
+
+
+ACTS: dict[str, Act] = {
+    "handover": Act(perform=upgrade, goal=50),
+    "failover-warm": Act(perform=kill_server, death=True, goal=200),
+    "agent-upgrade": Act(perform=restart_rollout("daemonset"), goal=50),
+    "operator-upgrade": Act(perform=restart_rollout("deployment"), goal=50),
+    "drain": Act(perform=drain),
+    "swap": Act(perform=upgrade, standby="Gated", tight=True),
+    "failover-gated": Act(perform=kill_server, standby="Gated", tight=True, death=True),
 }

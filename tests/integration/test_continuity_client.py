@@ -7,9 +7,10 @@ import json
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
-from benchmarks import continuity, continuity_client
+from benchmarks import continuity, continuity_client, continuity_picture
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -106,7 +107,7 @@ async def test_nobody_listening_is_refused() -> None:
 async def test_keep_alive_uses_a_connection_again_until_it_is_closed() -> None:
     async with server(good) as port:
         client = continuity_client.Client("127.0.0.1", port, "m", keep=True)
-        rows = [continuity_client.row(number, 0.0) for number in range(2)]
+        rows = [continuity_client.row(number, 0.0) for number in (0, 2)]
         for row in rows:
             await client.ask(row)
         client.idle[-1][1].close()
@@ -155,3 +156,23 @@ def test_only_a_killed_server_may_break_requests() -> None:
     rows = [{"kind": "work", "due": 1.0, "sent": 1.0, "ended": 1.1, "failed": "broken", "why": ""}]
     assert continuity.analyse("server", "new", 1.0, rows, []).ok
     assert not continuity.analyse("edit", "new", 1.0, rows, []).ok
+
+
+def test_a_gap_is_told_beyond_that_of_a_steady_load() -> None:
+    times = [n / 10 for n in range(100)]
+    hole = [t for t in times if not 5.0 < t < 5.55]
+    rows = [
+        {"kind": "work", "due": t, "sent": t, "first": t, "ended": t, "failed": "", "why": ""} for t in (*hole, 10.0)
+    ]
+    report = continuity.analyse("handover", "new", 10.0, rows, [(5.0, 5.2)])
+    assert report.steady_gap == pytest.approx(100, abs=1)
+    assert report.gaps == [pytest.approx(600, abs=1)]
+    assert report.gap == pytest.approx(500, abs=2)
+    assert continuity.together([report, report]).gaps == report.gaps * 2
+
+
+def test_the_picture_has_a_row_for_each_report_and_a_dot_for_each_event() -> None:
+    rows = [{"event": "swap", "mode": "new", "gaps": [30.0, 900.0], "steady_gap": 20.0, "sent": 7, "failures": {}}]
+    svg = ElementTree.fromstring(continuity_picture.draw(rows))  # noqa: S314 - our own
+    assert len(svg.findall("{http://www.w3.org/2000/svg}circle")) == 2
+    assert any(text.text == "swap, new" for text in svg.iter("{http://www.w3.org/2000/svg}text"))

@@ -65,7 +65,7 @@ class Pipe:
     def send(self, info: Any) -> None:
         late = sorted(set(sys.modules) - self._known)
         if late:
-            _log.info("rank=ready late_modules=%d first=%s", len(late), ",".join(late[:8]))
+            _log.info("rank=ready late_modules=%d names=%s", len(late), ",".join(late))
         self._writer.send(info)
 
     def __getattr__(self, name: str) -> Any:

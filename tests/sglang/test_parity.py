@@ -49,7 +49,8 @@ def test_every_kind_of_layer_was_compared_in_every_form(compared: dict[str, Any]
         ("KDA", "memory behind each verified row"),
         ("MLA", "layer: our plain, SGLang's plain"),
         ("MLA", "layer: our absorbed, SGLang's absorbed"),
-        ("MTP layer", "all of it"),
+        ("MTP layer", "all of it, behind a prefill"),
+        ("MTP layer", "all of it, a step of the chain"),
         ("DSPARK", "layer"),
     } <= seen
 

@@ -28,7 +28,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import SpawnRanks, get_device, get_schedule, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import prepare_server_args
-from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
+from sglang.srt.speculative.eagle_info import EagleDraftExtendInput, EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from torch import Tensor
 
@@ -164,13 +164,21 @@ def cache_rows(runner: ModelRunner, made: Req, length: int) -> Tensor:
     return runner.req_to_token_pool.req_to_token[made.kv.req_pool_idx, :length].long()
 
 
-@torch.no_grad()
 def draft_prefill(runner: ModelRunner, batch: Any, ids: Tensor, hidden: Tensor) -> Tensor:
     """The NEXTN layer over the target's prefill batch, as SGLang's worker runs it; the last row's scores."""
-    batch.input_ids = ids
-    batch.spec_info = EagleDraftExtendInput(
-        hidden_states=hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
-    )
+    given = EagleDraftExtendInput(hidden_states=hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
+    return _draft(runner, batch, ids, given)
+
+
+def draft_step(runner: ModelRunner, batch: Any, ids: Tensor, hidden: Tensor) -> Tensor:
+    """The same for one id in the last place of a batch that decodes."""
+    given = EagleDraftInput(hidden_states=hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
+    return _draft(runner, batch, ids, given)
+
+
+@torch.no_grad()
+def _draft(runner: ModelRunner, batch: Any, ids: Tensor, given: Any) -> Tensor:
+    batch.input_ids, batch.spec_info = ids, given
     forward_batch = ForwardBatch.init_new(
         batch, runner, capture_hidden_mode=CaptureHiddenMode.LAST, return_hidden_states_before_norm=False
     )

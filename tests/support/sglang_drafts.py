@@ -22,34 +22,43 @@ if TYPE_CHECKING:
 PART = "MTP layer"
 
 
-def compare_nextn(
-    booted: boot.Booted,
-    target: ModelRunner,
-    ours: "Ours",
-    table: Table,
-    batch: Any,
-    ids: list[int],
-    hidden: Tensor,
-    folder: str,
-) -> None:
-    """The MTP layer over the target's rows: entry p reads the id at p + 1 and the hidden row at p."""
-    runner = boot.draft_runner(booted, target, folder)
-    runner.model.set_embed_and_head(*target.model.get_embed_and_head())
-    following = torch.tensor(ids[1:])
-    with record(runner.model) as tape:
-        scores = boot.draft_prefill(runner, batch, following, hidden)
-    layer, sequence = ours.mtp, Sequence.allocate(layer_config(ours.config), len(ids))
-    norm(table, PART, "norm of embeddings", layer.enorm, tape["model.enorm"])
-    norm(table, PART, "norm of hidden rows", layer.hnorm, tape["model.hnorm"])
-    joined = tape["model.eh_proj"]
-    table.add(PART, "eh_proj", TORCH, layer.eh_proj(joined.inputs[0]), joined.output[0])
-    mla_layer(table, f"{PART}, MLA", layer.attention, sequence, 0, tape, "model.decoder.attention")
-    moe(table, f"{PART}, MoE", layer.mlp, tape, "model.decoder.mlp")
-    norm(table, PART, "last norm", layer.final_layernorm, tape["model.final_layernorm"])
-    rows = layer.predict(ours.target.embed(following), hidden, sequence)
-    table.add(PART, "all of it", TRITON, rows, tape["model"].output)
-    head = F.linear(rows[-1:].bfloat16(), ours.target.lm_head.weight.bfloat16()).float()
-    table.add(PART, "scores of the first draft", "module, bfloat16", head, scores)
+class Nextn:
+    """The MTP layer beside SGLang's: over the target's rows first, then one step further in its own chain."""
+
+    def __init__(self, booted: boot.Booted, target: ModelRunner, ours: "Ours", table: Table, folder: str) -> None:
+        self._runner = boot.draft_runner(booted, target, folder)
+        self._runner.model.set_embed_and_head(*target.model.get_embed_and_head())
+        self._ours, self._table = ours, table
+        self._sequence = Sequence.allocate(layer_config(ours.config), 256)
+        self._last = torch.empty(0)  # SGLang's hidden row that the next guess is made of
+        self._guess = torch.empty(0)
+
+    def prefill(self, batch: Any, ids: list[int], hidden: Tensor) -> None:
+        """Entry p reads the id at p + 1 and the target's hidden row at p."""
+        self._compare(torch.tensor(ids[1:]), hidden, batch, "all of it, behind a prefill")
+
+    def step(self, batch: Any) -> None:
+        """The second guess, of the first and the layer's own hidden row, in the place that the target got meanwhile."""
+        self._compare(self._guess, self._last, batch, "all of it, a step of the chain")
+
+    def _compare(self, ids: Tensor, hidden: Tensor, batch: Any, what: str) -> None:
+        with record(self._runner.model) as tape:
+            run = boot.draft_prefill if len(ids) > 1 else boot.draft_step
+            scores = run(self._runner, batch, ids, hidden)
+        layer, table, sequence = self._ours.mtp, self._table, self._sequence
+        norm(table, PART, "norm of embeddings", layer.enorm, tape["model.enorm"])
+        norm(table, PART, "norm of hidden rows", layer.hnorm, tape["model.hnorm"])
+        joined = tape["model.eh_proj"]
+        table.add(PART, "eh_proj", TORCH, layer.eh_proj(joined.inputs[0]), joined.output[0])
+        mla_layer(table, f"{PART}, MLA", layer.attention, sequence, 0, tape, "model.decoder.attention")
+        moe(table, f"{PART}, MoE", layer.mlp, tape, "model.decoder.mlp")
+        norm(table, PART, "last norm", layer.final_layernorm, tape["model.final_layernorm"])
+        rows = layer.predict(self._ours.target.embed(ids), hidden, sequence)
+        table.add(PART, what, TRITON, rows, tape["model"].output)
+        head = F.linear(rows[-1:].bfloat16(), self._ours.target.lm_head.weight.bfloat16()).float()
+        table.add(PART, "scores", "module, bfloat16", head, scores)
+        sequence.length += len(ids)
+        self._last, self._guess = tape["model"].output[-1:], scores.argmax(-1)
 
 
 def compare_dspark(

@@ -41,6 +41,7 @@ class Lane:
     def start(self, program: str, *argv: str, env: dict[str, str] | None = None) -> Running:
         self._started += 1
         log = self._folder / f"{self._started}-{program.rpartition('.')[2]}.log"
+        log.touch()
         return Running(self._nursery, self._nursery.start(program, argv, env or {}, log), log)
 
     def run(self, program: str, *argv: str, env: dict[str, str] | None = None, seconds: float = 240) -> None:

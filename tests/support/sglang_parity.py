@@ -103,11 +103,14 @@ def _follow(
     follower.step(tape, torch.tensor(prompt))
     scores, last = [out.next_token_logits], out.next_token_logits.argmax(-1)
     ids, hidden = [int(last)], tape["model"].output[0]
-    drafts.compare_nextn(booted, runner, ours, table, batch, [*prompt, *ids], hidden, folder)
+    nextn = drafts.Nextn(booted, runner, ours, table, folder)
+    nextn.prefill(batch, [*prompt, *ids], hidden)
     drafts.compare_dspark(booted, runner, ours, table, made, [*prompt, *ids], out.hidden_states, folder)
-    for _ in range(STEPS):
+    for number in range(STEPS):
         with record(runner.model) as tape:
             following, given = boot.decode(runner, last, batch)
+        if number == 0:
+            nextn.step(batch)
         follower.seat(made)
         follower.step(tape, last)
         scores, last = [*scores, given], following

@@ -150,6 +150,22 @@ async def test_zygote_and_server_die_with_the_launcher(stage: Stage) -> None:
     assert not alive
 
 
+@pytest.mark.parametrize("first", ["ling-server", "ling-zygote"], ids=["the server", "the zygote, then the server"])
+async def test_what_a_dead_server_leaves_behind_is_ended_too(stage: Stage, first: str) -> None:
+    engine = await stage.engine(stage.one, children=3)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    server, launcher = engine.pid("ling-server"), psutil.Process(engine.process.pid)
+    left = psutil.Process(server).children(recursive=True)
+    assert len(left) == 3
+    if first == "ling-zygote":
+        os.kill(engine.pid(first), signal.SIGKILL)
+        await until(lambda: psutil.Process(server).ppid() == launcher.pid, "the launcher to adopt the server")
+    assert all(one.is_running() for one in left)
+    os.kill(server, signal.SIGKILL)
+    await stage.phase(stage.one, pb.PHASE_EXITED)
+    await until(lambda: not any(one.is_running() for one in left), "its orphans to end")
+
+
 async def test_zygote_killed_while_it_imports_or_describes_is_replaced(stage: Stage) -> None:
     hold = stage.hold("describe")
     engine = await stage.engine(stage.one)

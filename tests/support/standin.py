@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class Shape:
     token_seconds: float = 0.005
     plan_bytes: int = 16 << 20
     fail_at: str = ""  # step at which an exception is raised
+    children: int = 0  # processes that the server starts, each in a session of its own
     crash_after: int = 0  # the server aborts when it has answered this many requests
 
 
@@ -263,6 +265,8 @@ class Standin:
         gate("open")
         shape = shape_of(settings.path)
         _fail(shape, "open")
+        for _ in range(shape.children):
+            subprocess.Popen(["sleep", "600"], start_new_session=True)
         return Model(settings, shape)
 
 

@@ -77,6 +77,7 @@ class Lab:
     slots: dict[str, Slot] = field(default_factory=dict)
     callers: list[str] = field(default_factory=list)
     devices: int = 0
+    standbys: set[str] = field(default_factory=set)  # slots that want a warm one
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -163,6 +164,12 @@ class Lab:
         made.keeper()
         return made
 
+    def warm_standby(self, slot: str, *, wanted: bool = True) -> None:
+        """From now on that slot keeps one, or none."""
+        with self.lock:
+            (self.standbys.add if wanted else self.standbys.discard)(slot)
+            self.tell()
+
     def device(self) -> str:
         self.devices += 1
         return f"d{self.devices - 1:03}"
@@ -170,7 +177,7 @@ class Lab:
     def tell(self) -> None:
         slots = "\n".join(
             f'  {one.name}: {{deployment: gpu, revision: "{REVISION}", capacity: {one.capacity}, graceSeconds: 5, '
-            f"holdSeconds: 3600}}"
+            f"holdSeconds: 3600{', standbys: 1' if one.name in self.standbys else ''}}}"
             for one in self.slots.values()
         )
         new = self.work / "static.new"
@@ -226,12 +233,13 @@ class Slot:
         self.flags[pod] = [*flags, *more]
         self.again(pod, **env)
 
-    def again(self, pod: str, **env: str) -> None:
-        """The container of that pod, started (again)."""
-        self.lab.start(pod, sys.executable, "-m", "ling_engine", "run", *self.flags[pod], **env)
+    def again(self, pod: str, *before: str, **env: str) -> None:
+        """The container of that pod, started (again); `before` stands before the command."""
+        self.lab.start(pod, *before, sys.executable, "-m", "ling_engine", "run", *self.flags[pod], **env)
 
     def status(self) -> dict[str, Any]:
-        return self.lab.status().get(self.name, {})
+        found: dict[str, Any] = self.lab.status().get(self.name, {})
+        return found
 
     def engine_status(self, pod: str) -> dict[str, Any]:
         return next((one for one in self.status().get("engines", []) if one["pod"] == pod), {})
@@ -242,11 +250,15 @@ class Slot:
         self.lab.until(look, f"{pod} to accept in slot {self.name}", seconds, pod)
 
     def server(self, pod: str) -> int:
-        """The server's pid: launcher > zygote > server."""
-        for zygote in children(self.lab.processes[pod].pid):
-            for server in children(zygote):
-                return server
+        """The server's pid; 0 = there is none. Its ranks are its children, and have its name at first."""
+        for pid in descendants(self.lab.processes[pod].pid):
+            if command(pid) == "ling-server":
+                return pid
         return 0
+
+    def ranks(self, pod: str) -> list[int]:
+        """Processes of the server that compute."""
+        return [pid for pid in children(self.server(pod)) if "sched" in cmdline(pid) or "sched" in command(pid)]
 
     def kill_server(self, pod: str) -> float:
         """SIGKILL; the monotonic time of it."""
@@ -349,6 +361,20 @@ def descendants(pid: int) -> list[int]:
     for child in children(pid):
         found += [child, *descendants(child)]
     return found
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def cmdline(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def gpu_mib() -> int:

@@ -24,6 +24,7 @@ from tests.support import flash  # noqa: E402
 from ling_engine.reference import config, tokenizer  # noqa: E402
 from ling_engine.reference.checkpoint import META  # noqa: E402
 from ling_engine.reference.dial import Bench, Measured  # noqa: E402
+from ling_engine.reference.tensorfile import INDEX, SINGLE  # noqa: E402
 from ling_engine.reference.writer import write  # noqa: E402
 
 if TYPE_CHECKING:
@@ -142,16 +143,17 @@ def shape(folder: Path, keys: dict[str, Any]) -> None:
 
 def zeroed(folder: Path, into: Path, name: str) -> None:
     """The same checkpoint with one tensor of zeros: its shard is copied, the others are linked."""
-    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    index = folder / INDEX
+    shard = json.loads(index.read_text())["weight_map"][name] if index.exists() else SINGLE
     into.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():
-        if file.name != index[name] and not (into / file.name).exists():
+        if file.name != shard and not (into / file.name).exists():
             (into / file.name).symlink_to(file)
-    data = bytearray((folder / index[name]).read_bytes())
+    data = bytearray((folder / shard).read_bytes())
     length = int.from_bytes(data[:8], "little")
     begin, end = json.loads(data[8 : 8 + length])[name]["data_offsets"]
     data[8 + length + begin : 8 + length + end] = bytes(end - begin)
-    (into / index[name]).write_bytes(data)
+    (into / shard).write_bytes(data)
 
 
 def main() -> None:

@@ -90,7 +90,6 @@ def plan(shape: Shape, load: Load) -> MemoryPlan:
             "kv": total_tokens(load) * kv_bytes_a_token(shape),
             "draft_kv": total_tokens(load) * draft_bytes_a_token(shape, load.algorithm, load.tp),
             "states": state_bytes(shape, load),
-            "absorbed": (shape.mla_layers + (load.algorithm == NEXTN)) * absorbed_bytes(shape, load.tp),
             "activations": _activations(shape, load),
         }
     )
@@ -120,18 +119,13 @@ def state_bytes(shape: Shape, load: Load) -> int:
     return shape.kda_layers * slots * (slot + back)
 
 
-def absorbed_bytes(shape: Shape, tp: int) -> int:
-    """Of one MLA layer: the two halves of kv_b_proj that SGLang copies out for decoding (`w_kc`, `w_vc`)."""
-    return shape.heads // tp * (shape.nope + shape.v_dim) * shape.kv_lora * _BF16
-
-
 def fraction(weights: int, private: MemoryPlan) -> float:
     """What SGLang calls the static fraction: of the memory free before loading, the part for weights and pools.
 
     The least that leaves the pools their planned size when only weights and plan are free (context and workspaces are
     there before SGLang looks); with more free memory its token limit decides. Rounded up to thousandths.
     """
-    pools = sum(private.private[purpose] for purpose in ("kv", "draft_kv", "states", "absorbed"))
+    pools = sum(private.private[purpose] for purpose in ("kv", "draft_kv", "states"))
     later = private.private["graphs"] + private.private["activations"]
     return min(math.ceil((weights + pools) / (weights + pools + later) * 1000) / 1000, 0.99)
 

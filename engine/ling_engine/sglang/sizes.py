@@ -85,6 +85,8 @@ def _mla(s: Shape, tp: int) -> Iterator[int]:
     yield from _matrix(s, heads * (s.nope + s.v_dim), s.kv_lora)
     yield from _matrix(s, s.hidden, heads * s.v_dim)
     yield s.kv_lora * _item(s)
+    yield heads * s.nope * s.kv_lora * _item(s)  # w_kc and w_vc: what decoding reads instead of kv_b_proj
+    yield heads * s.v_dim * s.kv_lora * _item(s)
     yield (heads if s.gate_per_head else heads * s.v_dim) * s.hidden * _item(s)
 
 

@@ -1,0 +1,101 @@
+"""`python -m benchmarks.gpu.experiment`: what must be shown on a GPU, by worth, each part with its own time limit.
+
+Parts share engines where they can; a part that fails or runs out of time ends alone. Rows are written as they come, so
+a run that is cut off keeps what it has. `--parts a,b` chooses among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "")]
+
+from benchmarks.gpu import endurance, equality, smoke, tempo  # noqa: E402
+from benchmarks.gpu.lab import MODES, SAFE, Failed, Lab, gpu_mib  # noqa: E402
+from benchmarks.gpu.report import Report  # noqa: E402
+from benchmarks.gpu.stage import Stage  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
+    "models": (equality.models, 200), "equal": (equality.equal, 330), "turns": (tempo.turns, 330),
+    "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "restarts": (tempo.restarts, 330),
+    "beside": (tempo.beside, 200), "deaths": (endurance.deaths, 240), "apart": (endurance.apart, 120),
+    "others": (equality.others, 260), "driver": (tempo.driver, 120), "wide": (equality.wide, 400),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def limit(seconds: float) -> Iterator[None]:
+    """Raises Failed in the main thread."""
+
+    def late(*_: object) -> None:
+        raise Failed(f"stopped after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build" / "gpu")))
+    parser.add_argument("--work", type=Path, default=Path("/tmp/ling-gpu"))
+    parser.add_argument("--models", type=Path, default=Path("/dev/shm/ling-models"))
+    parser.add_argument("--size", default="--layers 12 --experts 64", help="arguments of benchmarks.gpu.models")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--budget", type=float, default=500, help="seconds for all parts")
+    parser.add_argument("--patience", type=float, default=200, help="seconds for a start")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--new", type=int, default=256)
+    parser.add_argument("--long", type=int, default=1024)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--positions", type=int, default=2048)
+    parser.add_argument("--closest", default="NEXTN", help="the mode that is looked at from all sides")
+    parser.add_argument("--runtime", default="sglang")
+    parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    lab = Lab(out=args.out, work=args.work, cpu=args.cpu, runtime=args.runtime)
+    report = Report(path=args.out / "experiment.json", machine=smoke.machine() | dict(SAFE))
+    stage = Stage(lab=lab, report=report, args=args, model=args.models / "cut", shape=args.models / "shape")
+    stage.idle_mib = gpu_mib()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    argv = [sys.executable, "-m", "benchmarks.gpu.models", str(stage.shape), *args.size.split(), "--shape"]
+    lab.start("shape", *argv).wait()
+    ends = time.monotonic() + args.budget
+    try:
+        for name in args.parts.split(","):
+            part, most = PARTS[name]
+            left = ends - time.monotonic() - 15
+            if left < 20:
+                report.row(f"{name}: not run", "no time left", "run", False)
+                continue
+            with report.part(name), limit(min(most, left)):
+                part(stage)
+    finally:
+        with report.part("end"), limit(60):
+            endurance.end(stage)
+        print("\n" + report.table(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Time from token to token, of two engines that take turns, and of one beside what others do."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from .parity import prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .lab import Slot
+    from .parity import Pair
+    from .report import Report
+
+_RESAMPLES = 10_000
+
+
+def interval(pairs: Sequence[tuple[float, float]], seed: int = 1) -> tuple[float, float, float]:
+    """Ratio of the means of first to second, and its 95 % interval by resampling the pairs."""
+    drawing = random.Random(seed)
+    found = []
+    for _ in range(_RESAMPLES):
+        drawn = drawing.choices(pairs, k=len(pairs))
+        found.append(sum(one for one, _ in drawn) / sum(two for _, two in drawn))
+    found.sort()
+    ratio = sum(one for one, _ in pairs) / sum(two for _, two in pairs)
+    return ratio, found[int(0.025 * _RESAMPLES)], found[int(0.975 * _RESAMPLES)]
+
+
+def pairs(report: Report, pair: Pair, count: int = 12, prompt: int = 1024, new: int = 1024) -> None:
+    """Attached and disk-loaded answer the same prompt, one after the other, the order changing from pair to pair."""
+    if pair.stock is None or pair.slot is None:
+        return
+    long = prompts()[-1]
+    ids = (long * (prompt // len(long) + 1))[:prompt]
+    for engine in (pair.slot, pair.stock):
+        engine.ask(ids, 64)
+    found, accepts, first = [], [], []
+    for number in range(count):
+        times: dict[bool, Any] = {}
+        for ours in (number % 2 == 0, number % 2 == 1):
+            times[ours] = (pair.slot if ours else pair.stock).ask(ids, new)
+        found.append((times[True].tpot * 1000, times[False].tpot * 1000))
+        accepts.append(times[True].accept)
+        first.append((times[True].ttft * 1000, times[False].ttft * 1000))
+    ratio, low, high = interval(found)
+    mode = pair.mode
+    means = [statistics.fmean(column) for column in zip(*found, strict=True)]
+    said = f"{ratio:.4f} [{low:.4f}, {high:.4f}]"
+    report.row(
+        f"{mode} TPOT attached / disk-loaded, {count} pairs of {new}", said, "upper <= 1.02", high <= 1.02, pairs=found
+    )
+    report.row(
+        f"{mode} TPOT ms, attached and disk-loaded", [round(one, 3) for one in means], accept=statistics.fmean(accepts)
+    )
+    report.row(f"{mode} TTFT ms of {prompt} tokens", [round(statistics.median(c), 1) for c in zip(*first, strict=True)])
+
+
+class Decoding:
+    """Answers back to back on one engine; every gap between arrivals is kept with its time."""
+
+    def __init__(self, slot: Slot, new: int = 1024) -> None:
+        self._slot, self._new = slot, new
+        self._ending = threading.Event()
+        self.gaps: list[tuple[float, float]] = []  # when the later one arrived, ms
+        self.failed: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        ids = prompts()[0]
+        while not self._ending.is_set():
+            try:
+                times = self._slot.ask(ids, self._new).times
+            except Exception as error:
+                self.failed.append(repr(error))
+                return
+            self.gaps += [(two, (two - one) * 1000) for one, two in itertools.pairwise(times)]
+
+    def between(self, begin: float, end: float) -> list[float]:
+        return [gap for when, gap in self.gaps if begin <= when < end]
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join(60)
+
+
+def spread(gaps: list[float]) -> dict[str, float]:
+    """ms."""
+    ordered = sorted(gaps)
+    if not ordered:
+        return {"steps": 0}
+    return {
+        "steps": len(ordered),
+        "mean": round(statistics.fmean(ordered), 3),
+        "p50": round(ordered[len(ordered) // 2], 3),
+        "p99": round(ordered[int(len(ordered) * 0.99)], 3),
+        "max": round(ordered[-1], 2),
+    }
+
+
+def beside(report: Report, what: str, busy: Decoding, steps: dict[str, Callable[[], None]], alone: float = 8.0) -> None:
+    """A window alone before and after each step; each step is a window too."""
+    windows: dict[str, list[float]] = {"alone": []}
+
+    def rest() -> None:
+        begin = time.monotonic()
+        time.sleep(alone)
+        windows["alone"] += busy.between(begin, time.monotonic())
+
+    rest()
+    for name, step in steps.items():
+        begin = time.monotonic()
+        step()
+        windows[name] = busy.between(begin, time.monotonic())
+    rest()
+    base = statistics.fmean(windows["alone"]) if windows["alone"] else 0.0
+    for name, gaps in windows.items():
+        mean = statistics.fmean(gaps) if gaps else 0.0
+        goal = {"parked": 1.02, "warming": 1.05}.get(name)
+        ratio = mean / base if base else 0.0
+        report.row(
+            f"{what}: step beside {name}",
+            f"{ratio:.3f} x alone" if name != "alone" else f"{mean:.3f} ms",
+            f"<= {goal}" if goal else "",
+            bool(gaps) and ratio <= goal if goal else None,
+            **spread(gaps),
+        )

@@ -36,6 +36,16 @@ def number(data: Object, key: str, default: int | None = None, *, least: int = 0
     return value
 
 
+def measure(data: Object, key: str) -> float | None:
+    """A number above 0, None when it is left out."""
+    value = data.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise BadInput(f"{key}: write a number above 0, not {value!r}")
+    return float(value)
+
+
 def texts(data: Object, key: str) -> tuple[str, ...]:
     """A list of texts, () when it is left out."""
     value = data.get(key) or ()

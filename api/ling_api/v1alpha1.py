@@ -12,7 +12,7 @@ from typing import Any, Final
 from ling_api.engine import REFERENCE, Place
 from ling_api.enginepart import BASELINE, EnginePart, revision_of
 from ling_api.errors import BadInput
-from ling_api.fields import Object, number, section, text
+from ling_api.fields import Object, measure, number, section, text
 from ling_api.gpu import Gpu
 from ling_api.quantity import parse_quantity
 
@@ -50,6 +50,22 @@ class Standby:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """The speed that is wanted, in ms; None asks for nothing."""
+
+    tpot_ms: float | None = None
+    ttft_ms: float | None = None
+
+    @classmethod
+    def from_dict(cls, data: Object) -> Slo:
+        return cls(tpot_ms=measure(data, "tpotMs"), ttft_ms=measure(data, "ttftMs"))
+
+    def to_dict(self) -> dict[str, Any]:
+        stated = {"tpotMs": self.tpot_ms, "ttftMs": self.ttft_ms}
+        return {key: value for key, value in stated.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LingDeploymentSpec:
     """`spec` of a LingDeployment. `memory` is in bytes, 0 for weights in a GPU's memory; times are in seconds."""
 
@@ -66,6 +82,7 @@ class LingDeploymentSpec:
     paused: bool = False
     lame_duck_seconds: int = 15
     replacement_timeout_seconds: int = 600
+    slo: Slo = field(default_factory=Slo)
 
     @classmethod
     def from_dict(cls, data: Object) -> LingDeploymentSpec:
@@ -89,6 +106,7 @@ class LingDeploymentSpec:
             paused=flag(rollout, "paused"),
             lame_duck_seconds=number(drain, "lameDuckSeconds", 15),
             replacement_timeout_seconds=number(drain, "replacementTimeoutSeconds", 600),
+            slo=Slo.from_dict(section(data, "slo")),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,6 +128,7 @@ class LingDeploymentSpec:
                 "replacementTimeoutSeconds": self.replacement_timeout_seconds,
             },
             "service": {"port": self.port, "holdSeconds": self.hold_seconds},
+            "slo": self.slo.to_dict(),
         }
 
 

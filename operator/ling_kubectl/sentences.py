@@ -24,6 +24,7 @@ HINTS: Final = {  # what the scheduler says: what to do
     "cannot allocate all claims": "no node has that many free GPUs of the device class",
     "resourceclaim": "the claim is not allocated: kubectl describe resourceclaim",
 }
+TOLD: Final = ("InvalidSpec", "Deleting", "Paused")  # reasons of Progressing=False that are no revision given up
 IMAGE_WAITS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
 
@@ -68,7 +69,7 @@ def _spec(seen: Seen) -> Iterator[str]:
 
 def _change(seen: Seen) -> Iterator[str]:
     progressing, update = seen.conditions.get(names.PROGRESSING), seen.conditions.get(names.UPDATE_IN_PROGRESS)
-    if progressing is not None and not progressing.true and progressing.reason not in ("InvalidSpec", "Deleting"):
+    if progressing is not None and not progressing.true and progressing.reason not in TOLD:
         yield f"The last change was given up ({progressing.reason}): {progressing.message}."
         yield f"To go back: kubectl ling rollback {seen.name}; or edit it, any edit starts anew."
     elif update is not None and update.true:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ling_api import names
 from ling_api.slotstatus import Condition
 from ling_operator.rollout import COMPLETE
+from ling_operator.speed import slo_met, suspicions
 from ling_operator.verdicts import Verdict, gpu_allocated, standby_ready
 from ling_operator.views import rfc3339
 
@@ -113,6 +114,7 @@ def _complaints(observed: Observed, facts: Sequence[SlotFacts]) -> Iterator[tupl
             yield said_ill.reason, f"{one.name}: {said_ill.message}"
         if one.slot.status.is_true(names.WEIGHTS_HELD) and not one.held and not one.slot.spec.spare:
             yield "SlotNotServing", f"{one.name}: {one.message() or 'nobody serves'}"
+    yield from suspicions(facts, {one.revision: one.part.decoding for one in observed.revisions})
 
 
 def _degraded(observed: Observed, facts: Sequence[SlotFacts]) -> Verdict:
@@ -215,6 +217,7 @@ def _remembered(observed: Observed, rollout: Rollout | None) -> dict[str, Any]:
 def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
     """The whole status of the LingDeployment."""
     facts, rollout = plan.facts, plan.rollout
+    performance = _performance(facts)
     found = (
         _ready(observed, facts),
         _progressing(observed, plan),
@@ -222,6 +225,7 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         _cached(facts),
         gpu_allocated(facts),
         standby_ready(facts),
+        slo_met(observed.spec.slo, performance) if observed.spec else None,
         _degraded(observed, facts),
     )
     verdicts = [one for one in found if one is not None]
@@ -243,7 +247,6 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         "conditions": [one.to_dict() for one in conditions],
         **_remembered(observed, rollout),
     }
-    performance = _performance(facts)
     return {**status, "performance": performance} if performance else status
 
 

@@ -91,18 +91,19 @@ _ALWAYS: Final = (
         name="SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK",
         value="0",
         source="distributed/bootstrap.py: it takes the memory of the other engine of the slot for a fault and ends",
-        verified=SOURCE_ONLY,
+        verified=H200,
     ),
     Switch(
         name="SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
         value="0",
         source="entrypoints/http_server.py: /health would generate a token, in front of a user's request",
-        verified=SOURCE_ONLY,
+        verified=H200,
     ),
     Switch(
         name="--decode-log-interval",
         value="40",
         source="observability/metrics_reporter.py: the server's accept length is brought up to date by this line",
+        verified=H200,
     ),
 )
 _HOPPER: Final = (
@@ -119,6 +120,7 @@ _PAGES: Final = (
         name="--page-size",
         value="16",
         source="sglang#33579: with pages of one token a request at its full context can write into another's cache",
+        verified=H200,
         families=(Family.HOPPER,),
         algorithms=(DSPARK,),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +181,11 @@ def test_extra_flags_come_last_and_count_in_the_sizes() -> None:
 def test_checkpoints_of_another_kind_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         shape_of(keys)
+
+
+def test_the_page_of_recipes_has_every_switch() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "sglang.md").read_text()
+    for switch in recipes.SWITCHES:
+        joint = " " if switch.is_flag else "="
+        name = f"{switch.name}{joint}{switch.value}" if switch.value else switch.name
+        assert any(f"`{name}`" in row and row.endswith(f"| {switch.verified} |") for row in page.splitlines()), name

@@ -86,6 +86,7 @@ class EngineStatus(Plain):
     phase: str = ""
     phases: Mapping[str, float] | None = None
     plan_bytes: int | None = None
+    plan: Mapping[str, int] | None = None
     deaths: int = 0
     requests: int = 0
     in_flight: int = 0

@@ -53,7 +53,13 @@ def described(description: Description) -> dict[str, Any]:
         {"role": one.role, "rank": one.rank, "nbytes": one.nbytes, "identity": one.identity.to_bytes().decode()}
         for one in description.sets
     ]
-    return {"op": "described", "sets": sets, "plan": dict(description.plan.private), "jit": description.jit}
+    return {
+        "op": "described",
+        "sets": sets,
+        "plan": dict(description.plan.private),
+        "device_bytes": description.device_bytes,
+        "jit": description.jit,
+    }
 
 
 def _tell(control: socket.socket, code: int, reason: str) -> int:

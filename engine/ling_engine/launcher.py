@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ling_api import fdpass, names
 from ling_api.errors import AgentUnreachable, BadInput
-from ling_api.identity import Identity
 from ling_api.v1 import agent_pb2 as pb
 
 from . import launcher_metrics
 from .backups import Backups
+from .described import Needs, needs
 from .jit_exchange import JitExchange
 from .launched import LaunchedServer
 from .lifecycle import Action, Event, Phase, State, decide
@@ -72,9 +72,7 @@ class Launcher:
         self._held_back = ""  # why the pod is not to be Ready, whatever it does
         self._left_at = 0.0  # when SIGTERM came
         self._grace = settings.grace_seconds
-        self._weights: list[pb.WeightSet] = []
-        self._plan: dict[str, int] = {}
-        self._device_bytes = 0
+        self._needs = Needs()
         self._server: LaunchedServer | None = None
         self._parked = Parked(self._place)
         self._metrics = launcher_metrics.LauncherMetrics()
@@ -150,14 +148,8 @@ class Launcher:
         self._processes.fork("describe", Child(told=told, ended=ended))
 
     def _described(self, found: dict[str, Any]) -> None:
-        self._plan, self._device_bytes = found["plan"], found["device_bytes"]
-        self._jit.named(found["jit"])
-        for one in found["sets"]:
-            identity = one["identity"].encode()
-            digest = Identity.from_bytes(identity).digest
-            weights = pb.WeightSet(role=one["role"], rank=one["rank"], bytes=one["nbytes"], digest=digest)
-            weights.identity = identity
-            self._weights.append(weights)
+        self._needs = needs(found)
+        self._jit.named(self._needs.jit)
         self._post(Event.CHECKED)
 
     def _from_agent(self, message: pb.AgentMessage) -> None:
@@ -300,11 +292,11 @@ class Launcher:
             revision=self._settings.revision,
             runtime=self._settings.runtime,
             purpose=pb.PURPOSE_FILL if self._state.once else pb.PURPOSE_SERVE,
-            plan=pb.Plan(private_bytes=self._plan),
-            weights=self._weights,
+            plan=pb.Plan(private_bytes=self._needs.plan),
+            weights=self._needs.weights,
             role=_ROLES.get(self._state.phase, pb.ROLE_GATED),
             term=self._term,
-            device_bytes=self._device_bytes,
+            device_bytes=self._needs.device_bytes,
         )
         if self._server is not None:
             hello.server.CopyFrom(self._server.to_proto())

@@ -131,6 +131,7 @@ def hello_event(hello: pb.Hello, *, uid: str, pod: str) -> Callable[[int], event
         revision=hello.revision,
         serves=hello.purpose != pb.PURPOSE_FILL,
         plan=dict(hello.plan.private_bytes),
+        device_bytes=hello.device_bytes,
         weights=weights,
         role=ROLES.get(hello.role, Role.GATED),
         term=hello.term,

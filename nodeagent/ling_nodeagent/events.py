@@ -203,6 +203,7 @@ class LauncherHello:
     weights: tuple[Wanted, ...]
     role: Role
     term: int
+    device_bytes: int = 0
     server: str = ""  # of a live server
     phase: Phase | None = None
     sets: tuple[str, ...] = ()  # that it has attached or is filling

@@ -178,6 +178,7 @@ class Launcher:
     revision: str = ""
     serves: bool = True  # False: fills or attaches once and ends
     plan: Mapping[str, int] = field(default_factory=dict)
+    device_bytes: int = 0  # memory of its GPUs; 0 = it uses the host's
     weights: tuple[Wanted, ...] = ()
     role: Role = Role.GATED
     term: int = 0

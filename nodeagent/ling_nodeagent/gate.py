@@ -3,6 +3,9 @@
 A set counts from the moment that a launcher which needs it is let through until the last copy is closed; a plan from
 `go` until the last process of the server is dead. Counting promises as well as facts keeps two launchers that are let
 through at once from sharing the same room.
+
+A slot whose capacity is 0 has its weights in GPU memory: the capacity is then what the engines tell of their GPUs.
+Plans and sets are sums over all ranks, and so is that memory: ranks are alike.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from .facts import Launcher, SetState, Slot, WeightSet
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RESERVE = {"memfd": 0, "cuda": 2 << 30}  # bytes beside weights and plans, by the kind of memory
+RESERVE = {"memfd": 0, "cuda": 2 << 30}  # bytes of each rank beside weights and plans, by the kind of memory
 
 
 def committed(
@@ -37,8 +40,16 @@ def committed(
     plans: dict[str, MemoryPlan] = {}
     for each in through:  # a pod that was made again under its name may meet its former process: both count
         plans[each.pod if each.pod not in plans else f"{each.pod} ({each.uid})"] = MemoryPlan(each.plan)
-    reserve = max((RESERVE.get(held.kind, 0) for held in slot.sets.values()), default=0)
-    return room(slot.spec.capacity if slot.spec else 0, _named(slot, sizes), plans, reserve)
+    present = list(slot.launchers.values()) + ([extra] if extra is not None else [])
+    device = max((each.device_bytes for each in present), default=0)
+    capacity = slot.spec.capacity if slot.spec else 0
+    return room(capacity or device, _named(slot, sizes), plans, _reserve(slot, through, on_device=not capacity))
+
+
+def _reserve(slot: Slot, through: Iterable[Launcher], *, on_device: bool) -> int:
+    kinds = {held.kind for held in slot.sets.values()} | ({"cuda"} if on_device else set())
+    ranks = {held.rank for held in slot.sets.values()} | {wanted.rank for each in through for wanted in each.weights}
+    return max((RESERVE.get(kind, 0) for kind in kinds), default=0) * max(len(ranks), 1)
 
 
 def _named(slot: Slot, sizes: dict[str, int]) -> dict[str, int]:

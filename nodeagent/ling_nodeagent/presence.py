@@ -149,6 +149,7 @@ def launcher_hello(slot: Slot, event: events.LauncherHello, now: float) -> Slot:
         revision=event.revision,
         serves=event.serves,
         plan=event.plan,
+        device_bytes=event.device_bytes,
         weights=event.weights,
         term=event.term,
         asks=(),

@@ -77,6 +77,7 @@ def _engine(each: Launcher) -> Status:
         "phase": choose.phase_of(each),
         "phases": {name: round(ms, 1) for name, ms in server.phases.items()} if server else {},
         "planBytes": each.total,
+        "plan": dict(each.plan),
         "deaths": each.deaths,
         "requests": seen.requests,
         "inFlight": seen.in_flight,

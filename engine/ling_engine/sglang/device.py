@@ -51,6 +51,11 @@ class Facts:
     properties: dict[str, Any]
 
     @property
+    def memory(self) -> int:
+        """Bytes of one GPU."""
+        return int(self.properties["total_memory"])
+
+    @property
     def capability(self) -> tuple[int, int]:
         return self.properties["major"], self.properties["minor"]
 

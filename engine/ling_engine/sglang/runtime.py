@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,9 @@ class Sglang:
     """A Runtime, and Hosting."""
 
     name = "sglang"
-    # The driver's library and the math libraries start some at import, before any CUDA call. They idle; glibc takes its
-    # own locks around a fork, and no other code of theirs runs in the zygote.
+    # On a GPU's machine two: the driver library's, which starts with the library, before any CUDA call, and jemalloc's
+    # (pyarrow brings it), which cleans up. Neither holds a lock that a fork needs but malloc's, which glibc and jemalloc
+    # take around a fork themselves; the driver is first called in the forked rank. Seen in use on an H200.
     native_threads = True
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class Sglang:
 
     def preload(self, settings: ModelSettings) -> None:
         """Raises BadInput for settings, PluginMissing without SGLang, DeviceError when CUDA was touched."""
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # said above
         facts = self._device_facts()
         guards.set_environment(facts)
         _, called = description.command(settings, device.described(facts))

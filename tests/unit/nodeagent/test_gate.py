@@ -69,6 +69,30 @@ def test_two_gib_stay_free_beside_device_memory() -> None:
     assert committed(slot(replace(held(A), kind="cuda"))).reserve == 2 << 30
 
 
+def on_gpus(gib: int, *weights: Wanted) -> Launcher:
+    return replace(launcher("one", weights, plan=10 << 30), device_bytes=gib << 30)
+
+
+def test_the_capacity_of_a_slot_on_gpus_is_their_memory() -> None:
+    wanted = replace(A, nbytes=60 << 30)
+    assert not committed(slot(capacity=0)).capacity, "nobody has told"
+    for gib, fits in ((80, True), (71, False)):
+        room = committed(slot(capacity=0), on_gpus(gib, wanted))
+        assert (room.capacity, room.reserve, room.fits) == (gib << 30, 2 << 30, fits)
+
+
+def test_a_second_engine_on_the_same_gpus_takes_its_plan_only() -> None:
+    wanted = replace(A, nbytes=60 << 30)
+    first = replace(on_gpus(80, wanted), role=Role.ACTIVE)
+    second = replace(on_gpus(80, wanted), uid="two", pod="two")
+    assert committed(slot(first, capacity=0), second).needed == (60 + 10 + 10 + 2) << 30
+
+
+def test_each_rank_has_its_own_reserve() -> None:
+    ranks = [replace(A, set=f"{'a' * 64}:{rank}", rank=rank) for rank in range(4)]
+    assert committed(slot(capacity=0), on_gpus(4 * 80, *ranks)).reserve == 8 << 30
+
+
 def test_the_sentence_names_the_sum() -> None:
     sentence = committed(slot(ACTIVE_A, held(A), capacity=150), launcher("two", (B,), plan=30)).sentence
     assert "two 30 bytes" in sentence

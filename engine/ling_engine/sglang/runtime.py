@@ -30,9 +30,9 @@ class Sglang:
     """A Runtime, and Hosting."""
 
     name = "sglang"
-    # On a GPU's machine two: the driver library's, which starts with the library, before any CUDA call, and jemalloc's
-    # (pyarrow brings it), which cleans up. Neither holds a lock that a fork needs but malloc's, which glibc and jemalloc
-    # take around a fork themselves; the driver is first called in the forked rank. Seen in use on an H200.
+    # On a GPU's machine two: the driver library's, which starts with the library, before any CUDA call, and that of
+    # jemalloc (pyarrow brings it), which cleans up. Neither holds a lock that a fork needs but malloc's, which glibc
+    # and jemalloc take around a fork themselves; the driver is first called in the forked rank. Ran so on an H200.
     native_threads = True
 
     def __init__(self) -> None:

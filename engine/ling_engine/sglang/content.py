@@ -6,7 +6,7 @@ import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ling_api.errors import FillFailed
+from ling_api.errors import BadInput, FillFailed
 from ling_engine.reference.tensorfile import shards
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def _hash(folder: Path) -> str:
             with shard.path.open("rb") as file:
                 while piece := file.read(_PIECE):
                     digest.update(piece)
+    except BadInput as error:
+        raise FillFailed(str(error)) from None
     except OSError as error:
         raise FillFailed(f"{folder}: cannot be read: {error}") from error
     return digest.hexdigest()

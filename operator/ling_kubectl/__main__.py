@@ -15,7 +15,8 @@ from .cluster import Cluster
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OPERATOR = ("ling-system", "svc/ling-operator")
+OPERATOR = ("ling-system", "deployment/ling-operator")
+PAGE_PORT = 9401  # of the operator's loopback, which a port-forward reaches
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -49,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     back = verb("rollback", "the former revision again")
     back.add_argument("--to", default="", metavar="REVISION", help="this one; kubectl get controllerrevisions has all")
     page = verb("dashboard", "forward the operator's read-only page to this machine", named=False)
-    page.add_argument("--port", type=int, default=9400, help="here (%(default)s)")
+    page.add_argument("--port", type=int, default=PAGE_PORT, help="here (%(default)s)")
     return top
 
 
@@ -86,11 +87,11 @@ def answer(given: argparse.Namespace) -> str:
         restart.run(cluster, given.name, timeout=given.timeout, say=lambda line: print(line, flush=True))  # noqa: T201
         return f"{given.name} is restarted"
     if given.verb == "dashboard":
-        namespace, service = OPERATOR
+        namespace, workload = OPERATOR
         sys.stdout.write(f"http://127.0.0.1:{given.port}/  (Ctrl-C ends it)\n")
         sys.stdout.flush()
         others = tuple(flag for flag in flags if not flag.startswith("--namespace"))
-        Cluster(flags=others).replace_process("port-forward", "-n", namespace, service, f"{given.port}:9400")
+        Cluster(flags=others).replace_process("port-forward", "-n", namespace, workload, f"{given.port}:{PAGE_PORT}")
     return {"status": _status, "top": _top, "rollback": _rollback}[given.verb](cluster, given)
 
 

@@ -12,6 +12,7 @@ import logging
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
+from ling_api.errors import BadInput
 from ling_operator import picture
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PORT: Final = 9401
 LOOK: Final = 0.3  # seconds between two looks at what changed
 BEAT: Final = 10.0  # seconds of silence at most: a proxy must not take the stream for dead
 MOST: Final = 32  # streams at once
@@ -66,16 +66,19 @@ class Page:
         self._streams: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
-    async def start(self, port: int = PORT) -> int:
-        """The port (of use when 0 was asked). Raises OSError."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=8192)
+    async def start(self, port: int) -> int:
+        """The port (of use when 0 was asked). Raises BadInput when it is taken."""
+        try:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=8192)
+        except OSError as error:
+            raise BadInput(f"--page-port: cannot listen on {port}: {error.strerror}; choose another, or 0") from error
         return int(self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
         if self._server is not None:
             self._server.close()
         for writer in tuple(self._streams):
-            writer.close()
+            writer.transport.abort()  # its next write ends the stream's task
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -84,6 +87,8 @@ class Page:
             await self._answer(head.decode("latin-1"), writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("page request dropped error=%s", error)
+        except asyncio.CancelledError:
+            log.debug("page stream ends with the process")
         finally:
             writer.close()
 

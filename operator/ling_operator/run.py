@@ -13,6 +13,7 @@ from ling_operator import handlers, kube, server
 from ling_operator.keyqueue import KeyQueue
 from ling_operator.metrics import Metrics
 from ling_operator.mirror import Mirror
+from ling_operator.page import Page, looking_at
 from ling_operator.reconcile import Reconciler
 
 if TYPE_CHECKING:
@@ -124,8 +125,11 @@ async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. A look that is going on is given up: the next start resumes from what is there."""
     api = kube.Kube(await kube.connect(), exit_after_writes=settings.exit_after_writes)
     operator = Operator(settings, api)
+    page = Page(looking_at(operator.mirror))
     try:
         http = await operator.serve()
+        if settings.page_port:
+            await page.start(settings.page_port)
     except BaseException:
         await api.close()
         raise
@@ -140,6 +144,7 @@ async def run(settings: Settings) -> None:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         http.close()
+        page.stop()
         await api.close()
     for failure in results:
         if isinstance(failure, Exception):

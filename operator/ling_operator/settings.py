@@ -14,6 +14,7 @@ from ling_api.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+PAGE_PORT: Final = 9401  # of loopback
 ENV_NODEAGENT_IMAGE: Final = "LING_NODEAGENT_IMAGE"
 ENV_REFERENCE_IMAGE: Final = "LING_ENGINE_REFERENCE_IMAGE"
 ENV_SGLANG_IMAGE: Final = "LING_ENGINE_SGLANG_IMAGE"
@@ -46,6 +47,7 @@ class Settings:
     agent_namespace: str = "ling-system"
     leaving_taints: tuple[str, ...] = names.LEAVING_TAINTS
     port: int = names.METRICS_PORT
+    page_port: int = PAGE_PORT
     reconcilers: int = 8
     resync_seconds: float = 300
     exit_after_writes: int = 0
@@ -67,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
         "--leaving-taint", action="append", default=[], help="a node with this taint is being drained (repeatable), too"
     )
     run.add_argument("--port", default=str(names.METRICS_PORT), help="/metrics, /livez, /readyz (%(default)s)")
+    run.add_argument(
+        "--page-port", default=str(PAGE_PORT), help="the read-only page, on loopback alone; 0: none (%(default)s)"
+    )
     run.add_argument("--reconcilers", default="8", help="objects looked at at the same time (%(default)s)")
     run.add_argument("--resync-seconds", default="300", help="look at every object this often (%(default)s)")
     return top
@@ -105,6 +110,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         agent_namespace=flags.agent_namespace,
         leaving_taints=tuple(dict.fromkeys((*names.LEAVING_TAINTS, *flags.leaving_taint))),
         port=_whole("--port", flags.port, 0, 65535),
+        page_port=_whole("--page-port", flags.page_port, 0, 65535),
         reconcilers=_whole("--reconcilers", flags.reconcilers, 1, 256),
         resync_seconds=_whole("--resync-seconds", flags.resync_seconds, 1, 86400),
         exit_after_writes=_whole(ENV_EXIT_AFTER_WRITES, exit_after, 1, 10**6) if exit_after else 0,

@@ -249,7 +249,8 @@ class Cluster:
             self.wait_for("a service account", lambda: self.find("serviceaccount", "default", name))
             yield name
         finally:
-            self.kubectl("delete", "namespace", name, f"--wait={str(wait).lower()}", timeout=180)
+            gone = ("--ignore-not-found", f"--wait={str(wait).lower()}")
+            self.kubectl("delete", "namespace", name, *gone, timeout=180)
 
 
 def _model_pod(pod: str, node: str, model: str, flags: Sequence[str]) -> dict[str, Any]:

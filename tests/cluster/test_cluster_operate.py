@@ -1,0 +1,238 @@
+"""What the people on call use, on real nodes: helm, kubectl ling, Prometheus; and how an installation is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from benchmarks import continuity
+from benchmarks.continuity_events import Scene, kill_server
+from hack.cluster.access import AGENTS, SYSTEM
+from tests.support import cluster as support
+from tests.support.apiserver import free_ports
+from tests.support.chart import CHART
+from tests.support.prometheus import Prometheus, program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.continuity_events import Event
+    from hack.cluster.access import Cluster
+
+NAME = "shop"
+RATE = 20.0
+
+
+@pytest.fixture
+def scene(trial: support.Trial, model: str) -> Scene:
+    """A LingDeployment that serves with the torch-free engine, and a client pod on the other node."""
+    trial.apply(support.deployment(NAME, model, image=support.STANDIN))
+    trial.wait_condition(NAME, "Ready")
+    found = Scene(trial.cluster, trial.name, NAME)
+    trial.client(away_from=found.slot()["status"]["node"])
+    found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+    return found
+
+
+def ling(cluster: Cluster, *words: str, code: int = 0) -> str:
+    """What `kubectl ling WORDS` prints; kubectl finds it on the PATH as it does for everybody."""
+    path = os.pathsep.join((str(cluster.program.parent), str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PATH": path}
+    command = [str(cluster.program), "ling", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_helm_test_passes(cluster: Cluster) -> None:
+    said = cluster.helm("test", "ling", "--namespace", SYSTEM, "--logs")
+    assert "Phase:          Succeeded" in said
+    assert "/readyz 200" in said
+
+
+def pods(scene: Scene) -> dict[str, tuple[str, int]]:
+    """uid and restarts of every slot and engine pod."""
+    found = scene.cluster.items("pod", scene.namespace, "ling.dev/deployment")
+    return {
+        one["metadata"]["name"]: (
+            one["metadata"]["uid"],
+            sum(c["restartCount"] for c in one["status"]["containerStatuses"]),
+        )
+        for one in found
+    }
+
+
+def newer_chart(folder: Path) -> Path:
+    """A chart of another version whose CRD has one default more."""
+    copy = folder / "ling"
+    shutil.copytree(CHART, copy)
+    text = (copy / "Chart.yaml").read_text()
+    (copy / "Chart.yaml").write_text(text.replace("0.1.0", "0.2.0"))
+    path = copy / "files/crds/lingdeployments.yaml"
+    crd = yaml.safe_load(path.read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    spec["engine"]["properties"]["novelty"] = {"type": "string", "default": "on"}
+    path.write_text(yaml.safe_dump(crd))
+    return copy
+
+
+def test_an_upgrade_of_everything_touches_nothing_that_serves(scene: Scene, cluster: Cluster, tmp_path: Path) -> None:
+    if not cluster.local:
+        pytest.skip("other images are made by tagging those on the local cluster's nodes")
+    for image in ("operator", "nodeagent", "engine-reference"):
+        for number in (1, 2):
+            names = (f"localhost/ling-{image}:dev", f"localhost/ling-{image}:next")
+            cluster.node("exec", number, "ctr", "-n", "k8s.io", "image", "tag", "--force", *names)
+    before, chart = pods(scene), newer_chart(tmp_path)
+
+    def upgrade(_scene: Scene) -> Event:
+        at = time.time()
+        common = ("upgrade", "ling", str(chart), "--namespace", SYSTEM, "--wait", "--set", "image.registry=localhost")
+        cluster.helm(*common, "--set", "image.tag=next", "--set", "crds.keep=true")
+        return at, scene.recovered
+
+    try:
+        seen = continuity.observe(scene, "chart-upgrade", upgrade, "keep", RATE)
+        running = {
+            one["spec"]["containers"][0]["image"] for space in (SYSTEM, AGENTS) for one in cluster.items("pod", space)
+        }
+        novelty = cluster.get("ld", NAME, namespace=scene.namespace)["spec"]["engine"]["novelty"]
+        time.sleep(3)  # what a rollout would have begun by now
+        after = pods(scene)
+    finally:
+        cluster.install()
+    assert running == {"localhost/ling-operator:next", "localhost/ling-nodeagent:next"}
+    assert novelty == "on", "the CRD was upgraded with the chart"
+    assert after == before
+    assert seen.sent > RATE
+    assert seen.failed == 0, seen
+
+
+def test_kubectl_ling_tells_and_does(scene: Scene, cluster: Cluster) -> None:
+    where = ("-n", scene.namespace)
+    shown = ling(cluster, "status", NAME, *where)
+    assert f"{scene.namespace}/{NAME}: Ready" in shown
+    assert "*active" in shown and "sealed" in shown and "LAST CHANGE" in shown
+    assert NAME in ling(cluster, "top", "-A")
+    assert "answers requests" in ling(cluster, "explain", NAME, *where)
+    assert "there is no LingDeployment nobody" in ling(cluster, "status", "nobody", *where, code=2)
+
+    first = scene.cluster.get("ld", NAME, namespace=scene.namespace)["status"]["currentRevision"]
+    cluster.patch("ld", NAME, scene.namespace, {"spec": {"engine": {"contextLength": 2048}}})
+    cluster.wait_for("the edit is everywhere", scene.updated, 120)
+    assert f"goes back to revision {first}" in ling(cluster, "rollback", NAME, *where)
+    cluster.wait_for("it is back", lambda: scene.updated() and revision(scene) == first, 120)
+
+    def restart(_scene: Scene) -> Event:
+        at = time.time()
+        ling(cluster, "restart", NAME, *where)
+        return at, scene.recovered
+
+    former = scene.active()[0], pods(scene)
+    seen = continuity.observe(scene, "restart", restart, "new", RATE)
+    assert pods(scene)[NAME + "-0"] == former[1][NAME + "-0"], "the slot stays"
+    assert seen.failures.get("refused", 0) == 0, seen
+    assert seen.failed == 0, seen
+
+
+def revision(scene: Scene) -> str:
+    status: dict[str, Any] = scene.cluster.get("ld", NAME, namespace=scene.namespace)["status"]
+    return str(status["currentRevision"])
+
+
+def test_explain_names_the_wrong_image(trial: support.Trial, model: str) -> None:
+    trial.apply(support.deployment(NAME, model, image="localhost/no-such-image:1"))
+    trial.wait_for(
+        "it is noticed", lambda: "cannot be had" in ling(trial.cluster, "explain", NAME, "-n", trial.name), 60
+    )
+
+
+@pytest.fixture
+def prometheus(cluster: Cluster, tmp_path: Path) -> Iterator[Prometheus]:
+    if program("prometheus") is None:
+        pytest.skip("Prometheus is not there: run hack/bootstrap cluster")
+    if not cluster.local:
+        pytest.skip("a cluster whose pods cannot be reached from here")
+    running = Prometheus(tmp_path, free_ports(1)[0])
+    yield running
+    running.stop()
+    sys.stdout.write(running.log())
+
+
+def panels() -> list[str]:
+    board = json.loads((CHART / "files/dashboard.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    everything = {"$namespace": ".*", "$deployment": ".*", "$__rate_interval": "10s"}
+    for variable, value in everything.items():
+        found = [expression.replace(variable, value) for expression in found]
+    return found
+
+
+def test_a_real_prometheus_scrapes_it_all(prometheus: Prometheus, scene: Scene, cluster: Cluster) -> None:
+    def up() -> bool:
+        here = f'job="ling-engine",namespace="{scene.namespace}"'
+        wanted = {'job="ling-operator"': 1, 'job="ling-agent"': 2, here: 2}
+        prometheus.discover(cluster.get("pods", "-A")["items"])
+        try:
+            return all(prometheus.number(f"sum(up{{{labels}}})") == count for labels, count in wanted.items())
+        except OSError:
+            return False
+
+    cluster.wait_for("operator, agents, slot and engine are scraped", up, 60)
+    seen = continuity.observe(scene, "server", kill_server, "new", RATE)
+    assert seen.sent > RATE
+    own = f'namespace="{scene.namespace}",deployment="{NAME}"'
+    for what, least in {
+        "sum(ling_agent_failover_seconds_count)": 1,
+        'sum(ling_agent_actuation_seconds_count{path="cold"})': 1,
+        f'sum(ling_requests_total{{{own},status="200"}})': 1,
+        f"histogram_quantile(0.5, sum by (le) (rate(ling_time_per_output_token_seconds_bucket{{{own}}}[30s])))": 1e-6,
+        f'ling_operator_deployment_slots{{namespace="{scene.namespace}",name="{NAME}",state="serving"}}': 1,
+    }.items():
+        cluster.wait_for(what, lambda what=what, least=least: (prometheus.number(what) or 0) >= least, 30)
+    for expression in panels():
+        prometheus.query(expression)  # HTTPError when Prometheus does not take it
+    rules = prometheus.get("rules")["groups"][0]["rules"]
+    assert {rule["health"] for rule in rules} == {"ok"}
+    firing = [one["labels"]["alertname"] for one in prometheus.get("alerts")["alerts"] if one["state"] == "firing"]
+    assert not set(firing) - {"LingServersDie"}, firing
+
+    cluster.kubectl("delete", "ld", NAME, "-n", scene.namespace)
+    for series in ("ling_operator_deployment_condition", "ling_operator_deployment_info"):
+        gone = f'count({series}{{namespace="{scene.namespace}"}})'
+        cluster.wait_for(f"{series} ends", lambda gone=gone: prometheus.number(gone) is None, 60)
+
+
+def test_it_can_be_left_with_the_operator_gone_first(scene: Scene, cluster: Cluster) -> None:
+    node = int(scene.slot()["status"]["node"].removeprefix("n"))
+    cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=0")
+    try:
+        cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"), 60)
+        cluster.kubectl("delete", "ld", "--all", "-n", scene.namespace, "--timeout=30s")
+        begin = time.monotonic()
+        cluster.kubectl("delete", "namespace", scene.namespace, "--wait=false")
+        cluster.wait_for("the namespace is gone", lambda: cluster.find("namespace", scene.namespace) is None, 60)
+        assert time.monotonic() - begin < 60
+        if cluster.local:
+            held = cluster.node("exec", node, "bash", "-c", "grep -sl ling /proc/[0-9]*/maps | wc -l")
+            status = agent_status(cluster, node)
+            assert (status["slots"], status["openFds"]) == ({}, 0), held
+    finally:
+        cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=1")
+        cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=60s")
+
+
+def agent_status(cluster: Cluster, node: int) -> dict[str, Any]:
+    """`ling-nodeagent status` of a node; what other tests have there is not ours."""
+    agents = cluster.items("pod", AGENTS, "ling.dev/component=agent")
+    agent = next(one["metadata"]["name"] for one in agents if one["spec"]["nodeName"] == f"n{node}")
+    found: dict[str, Any] = json.loads(cluster.exec(AGENTS, agent, "ling-nodeagent", "status", "--json"))
+    return found

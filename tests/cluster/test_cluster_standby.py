@@ -1,0 +1,143 @@
+"""A warm standby on real nodes: it takes over while the API server is away, and a node that is left becomes empty."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks import continuity
+from benchmarks.continuity_events import Event, Scene, kill_server, upgrade
+from tests.support.cluster import STANDIN, Trial, deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hack.cluster.access import Cluster
+
+NAME = "ready"
+RATE = 25.0
+AWAY_S = 8.0
+
+# the pid, on the node, of the server below a container's first process
+FIND_SERVER = """
+pid=$(ctr -n k8s.io task ls | awk -v id="$1" '$1 == id { print $2 }')
+zygote=$(tr ' ' '\\n' <"/proc/$pid/task/$pid/children" | head -n 1)
+tr ' ' '\\n' <"/proc/$zygote/task/$zygote/children" | head -n 1
+"""
+KILL = 'echo "$EPOCHREALTIME"; kill -KILL "$1"'
+STOP = 'echo "$EPOCHREALTIME"; kill -STOP "$1"'
+
+
+@pytest.fixture
+def scene(trial: Trial, cluster: Cluster, model: str) -> Scene:
+    """One engine serves, one is its warm standby, a client asks from the other node."""
+    trial.apply(deployment(NAME, model, image=STANDIN, standby={"replicas": 1, "mode": "Warm"}))
+    trial.wait_condition(NAME, "Ready")
+    found = Scene(cluster, trial.name, NAME)
+    trial.wait_for("a warm standby", lambda: found.standby_ready("Warm"), 90)
+    trial.client(away_from=found.node())
+    found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+    return found
+
+
+def in_node(scene: Scene) -> tuple[int, str]:
+    """The node's number and the pid there of the active engine's server."""
+    pod = scene.cluster.get("pod", scene.active()[0], namespace=scene.namespace)
+    full = pod["status"]["containerStatuses"][0]["containerID"]
+    node = int(pod["spec"]["nodeName"].removeprefix("n"))
+    pid = scene.cluster.node("exec", node, "bash", "-c", FIND_SERVER, "find", full.split("//")[1]).strip()
+    assert pid
+    return node, pid
+
+
+@contextlib.contextmanager
+def api_server_away(cluster: Cluster) -> Iterator[None]:
+    """It is stopped, as on a machine that hangs: requests to it get no answer."""
+    pid = int((cluster.kubeconfig.parent / "pid" / "kube-apiserver").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_the_standby_takes_over_and_is_restored(scene: Scene) -> None:
+    served = scene.active()[0]
+    seen = continuity.observe(scene, "server", kill_server, "new", RATE)
+    assert seen.ok, seen
+    assert seen.gaps[0] < 1500, seen
+    assert scene.active()[0] != served
+    scene.cluster.wait_for("a standby again", lambda: scene.standby_ready("Warm"), 60)
+
+
+def test_failover_needs_no_api_server(scene: Scene, cluster: Cluster) -> None:
+    if not cluster.local:
+        pytest.skip("stopping the API server needs the local cluster")
+    node, pid = in_node(scene)
+    before = scene.active()
+
+    def perform(_: Scene) -> Event:
+        with api_server_away(cluster):
+            time.sleep(1)
+            at = float(cluster.node("exec", node, "bash", "-c", KILL, "kill", pid))
+            time.sleep(AWAY_S)
+        return at, lambda: scene.active()[1] > before[1]
+
+    seen = continuity.observe(scene, "server", perform, "new", RATE)
+    assert seen.ok, seen
+    assert seen.gaps[0] < AWAY_S * 1000 / 2, "a successor served while nobody could be asked"
+    assert scene.active()[0] != before[0]
+
+
+def test_a_stopped_server_is_replaced_by_the_standby(scene: Scene, cluster: Cluster, trial: Trial) -> None:
+    if not cluster.local:
+        pytest.skip("stopping a process needs the local cluster")
+    node, pid = in_node(scene)
+    before = scene.active()
+
+    def perform(_: Scene) -> Event:
+        at = float(cluster.node("exec", node, "bash", "-c", STOP, "stop", pid))
+        return at, lambda: scene.active()[1] > before[1]
+
+    seen = continuity.observe(scene, "server", perform, "new", RATE)
+    assert seen.failures.get("refused", 0) == 0, seen
+    assert set(seen.failures) <= {"broken"}, seen
+    assert seen.gaps[0] < 15_000
+    trial.wait_for("status says so", lambda: reason(scene, "Degraded") == "EngineHung", 10)
+
+
+def test_an_edit_is_a_handover_with_the_standby_beside_it(scene: Scene) -> None:
+    seen = continuity.observe(scene, "edit", upgrade, "keep", RATE)
+    assert seen.failed == 0, seen
+    scene.cluster.wait_for("a standby again", lambda: scene.standby_ready("Warm"), 60)
+
+
+def reason(scene: Scene, kind: str) -> str:
+    conditions: list[dict[str, Any]] = scene.slot()["status"]["conditions"]
+    return next((str(each["reason"]) for each in conditions if each["type"] == kind), "")
+
+
+def test_a_node_becomes_empty_in_time_with_the_operator_away(trial: Trial, cluster: Cluster, model: str) -> None:
+    """No replacement comes, since nobody makes one; at the deadline evictions are let through by the agent alone."""
+    limits = {"lameDuckSeconds": 1, "graceSeconds": 5, "replacementTimeoutSeconds": 10}
+    trial.apply(deployment(NAME, model, image=STANDIN, drain=limits))
+    trial.wait_condition(NAME, "Ready")
+    node = trial.slot_pods(NAME)[0]["spec"]["nodeName"]
+    trial.wait_for("disruption budgets", lambda: len(trial.items("pdb")) == 2, 20)
+    operator = cluster.items("deployment", "ling-system")[0]["metadata"]["name"]
+    cluster.kubectl("scale", f"deployment/{operator}", "-n", "ling-system", "--replicas=0")
+    try:
+        began = time.monotonic()
+        words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+        selector = f"--pod-selector=ling.dev/deployment={NAME}"
+        cluster.kubectl("drain", node, *words, selector, timeout=150)
+        took = time.monotonic() - began
+    finally:
+        cluster.kubectl("uncordon", node)
+        cluster.kubectl("scale", f"deployment/{operator}", "-n", "ling-system", "--replicas=1")
+    assert 9 < took < 10 + 1 + 5 + 30, "not before the deadline, and not long after it"
+    trial.wait_condition(NAME, "Ready", timeout=120)

@@ -134,7 +134,7 @@ class Ground:
         self.runtime = runtime
         self.journal = self.folder / "journal"
         self.env = {"LING_JOURNAL": str(self.journal)}
-        self.port, self._probe_port = free_port(), free_port()
+        self.port, self.probe_port = free_port(), free_port()
         self.engines: list[Engine] = []
         self.asked: Words = {}  # of the slot, beside what is always asked
         self.agent: Program
@@ -167,7 +167,7 @@ class Ground:
     def start_keeper(self) -> None:
         env = {
             "LING_RUN": str(self.run / "d" / "d000"), "LING_PORT": str(self.port), "LING_ADDRESS": "127.0.0.1",
-            "LING_PROBE_PORT": str(self._probe_port), **self.env,
+            "LING_PROBE_PORT": str(self.probe_port), **self.env,
         }  # fmt: skip
         self.keeper = self.run_program("ling_nodeagent.keeper", (), env, self.folder / "keeper.log")
 

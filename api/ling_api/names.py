@@ -15,6 +15,7 @@ LABEL_SERVING: Final = "ling.dev/serving"  # on slot pods; the Service selects i
 ANNOTATION_IMAGE: Final = "ling.dev/image"  # of a ControllerRevision: the engine image, resolved once
 COMPONENT_SLOT: Final = "slot"
 COMPONENT_ENGINE: Final = "engine"
+COMPONENT_CHECK: Final = "check"  # a pod that tries a revision's image and flags before an engine is stopped for it
 COMPONENT_AGENT: Final = "agent"  # pods of the DaemonSet; the operator reads from them which nodes have an agent
 
 # taints that say that a node is about to go; operator and agent may be told of others

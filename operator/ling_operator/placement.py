@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from ling_operator.pods import can_check
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ling_api.engine import Place
+    from ling_api.enginepart import EnginePart
     from ling_api.gpu import Gpu
     from ling_api.v1alpha1 import LingDeploymentSpec, LingSlotSpec
     from ling_operator.slotfacts import SlotFacts
@@ -49,6 +52,14 @@ class Aim:
     gpu: Gpu
     place: Place
     only: str = ""
+    revision: str = ""  # what a new slot gets
+    part: EnginePart | None = None
+
+    def tried(self, facts: SlotFacts) -> bool:
+        """Whether the revision has passed its check in this slot, as far as one can be made there."""
+        if self.part is None or not can_check(facts.slot, self.part):
+            return True
+        return facts.passed(self.revision)
 
     def shapes(self, spec: LingSlotSpec) -> bool:
         """Whether a slot has what cannot be changed in place."""
@@ -67,6 +78,7 @@ class Placement:
     missing: int
     missing_spares: int
     said: str
+    first: SlotFacts | None = None  # the misfit that goes first, once the revision has passed its check
 
     @property
     def gone(self) -> frozenset[str]:
@@ -174,7 +186,7 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
     spares = [one for one in facts if one.slot.spec.spare]
     goes = {one.name: (one, why) for one, why in _going(spec, standings, good, others, now)}
     goes |= {one.name: (one, why) for one, why in _spares_going(spec, standings, spares)}
-    said = ""
+    said, checking = "", None
     misfits = [one for one in others if standings[one.name] is Standing.MISFIT and one.name not in goes]
     if _without_room(good, engines_too=bool(aim.only), now=now):
         terminating = [one.name for one in observed.slots if one.owned and one.deleting]
@@ -183,7 +195,10 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
             said = f"no room for a new slot beside the old: {terminating[0]} is released first"
         elif first is not None:
             said = f"no room for a new slot beside the old: {first.name} is released first"
-            goes[first.name] = (first, said)
+            if not first.serving or aim.tried(first):
+                goes[first.name] = (first, said)
+            else:
+                said, checking = f"{said}, once revision {aim.revision} has passed its check", first
     kept = [one for one in spares if one.name not in goes]
     return Placement(
         standings=standings,
@@ -194,4 +209,5 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
         missing=_missing(spec, standings, good, others),
         missing_spares=max(0, spec.spare_slots - len(kept)) if spec.replicas else 0,
         said=said,
+        first=checking,
     )

@@ -151,10 +151,23 @@ def aim_of(observed: Observed, spec: LingDeploymentSpec, rollout: Rollout) -> Ai
     part = spec.part if revision == rollout.wanted else known
     recreate = spec.strategy == RECREATE and not rollout.paused and not part.gpu.plugged
     place = part.engine.pod_template.place
-    return Aim(memory=spec.memory, gpu=part.gpu, place=place, only=revision if recreate else "")
+    only = revision if recreate else ""
+    return Aim(memory=spec.memory, gpu=part.gpu, place=place, only=only, revision=revision, part=part)
 
 
-def _tasks(rollout: Rollout, placed: Placement, facts: Sequence[SlotFacts]) -> Iterator[tuple[SlotFacts, Task]]:
+def _trying(task: Task, one: SlotFacts, placed: Placement, aim: Aim) -> Task:
+    """The task with what is to be tried first, where an engine must be stopped before the next one can start."""
+    if one is placed.first:
+        return replace(task, trying=aim.revision, may_stop=False)
+    if one.slot.spec.gpu.plugged and not one.updated(task.target):
+        stops = one.active is not None and task.target == aim.revision
+        return replace(task, trying=task.target, may_stop=not stops or aim.tried(one))
+    return task
+
+
+def _tasks(
+    rollout: Rollout, placed: Placement, facts: Sequence[SlotFacts], aim: Aim
+) -> Iterator[tuple[SlotFacts, Task]]:
     """What is asked of each slot that stays; the good ones first."""
     targets = targets_of(placed.good, rollout)
     serving = {one.name for one in facts if one.reachable}
@@ -165,7 +178,8 @@ def _tasks(rollout: Rollout, placed: Placement, facts: Sequence[SlotFacts]) -> I
                 target = rollout.new_slots or target
             others = bool(serving - {one.name})
             standing = placed.standings[one.name]
-            yield one, Task(target=target, standing=standing, paused=rollout.paused, others_serve=others)
+            task = Task(target=target, standing=standing, paused=rollout.paused, others_serve=others)
+            yield one, _trying(task, one, placed, aim)
 
 
 def _steps(
@@ -182,9 +196,10 @@ def _steps(
     yield from _budget_steps(observed, spec.replicas)
     for one, why in placed.goes:
         yield _leave(observed, one, why)
-    for one, task in _tasks(rollout, placed, facts):
+    aim = aim_of(observed, spec, rollout)
+    for one, task in _tasks(rollout, placed, facts, aim):
         yield from slot_steps(observed, one, task, images, now)
-    yield from _missing_steps(observed, spec, placed, aim_of(observed, spec, rollout), rollout.new_slots)
+    yield from _missing_steps(observed, spec, placed, aim, rollout.new_slots)
     yield from _old_revisions(observed, facts, rollout.wanted)
 
 

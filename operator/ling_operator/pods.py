@@ -20,6 +20,8 @@ ENGINE_MARGIN: Final = 30  # seconds that an engine pod may live longer than lam
 SLOT_MARGIN: Final = 45  # its slot pod outlives it: the connections are in the slot pod's network
 USER: Final = 65532
 
+CHECK: Final = "check"  # the command of an engine that only says whether its settings are right
+
 _CONTAINER_SECURITY: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _POD_SECURITY: Final = {
     "runAsNonRoot": True,
@@ -178,14 +180,14 @@ def engine_args(
 ) -> list[str]:
     """The command line of `ling-engine`."""
     stated = [f"--model-revision={part.model.revision}"] if part.model.revision else []
+    lives = [f"--revision={revision}", f"--grace-seconds={grace_seconds}"] if command != CHECK else []
     return [
         command,
         f"--model={model_path(part)}",
-        f"--revision={revision}",
         *stated,
         f"--context-length={part.engine.context_length}",
         f"--max-queue={part.engine.max_queue}",
-        f"--grace-seconds={grace_seconds}",
+        *lives,
         f"--served-model-name={deployment}",
         *_decoding_args(part),
         *_runtime_args(part),
@@ -243,6 +245,24 @@ def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str,
     del container["livenessProbe"], container["readinessProbe"]
     name = fill_pod_name(slot.name, revision)
     return _engine_pod(observed, slot, name, revision, part, {**spec, "restartPolicy": "OnFailure"})
+
+
+def can_check(slot: SlotView, part: EnginePart) -> bool:
+    """Whether a check beside the running engine tells anything: SGLang's needs GPUs as the engine will have them."""
+    return part.engine.runtime != SGLANG or (slot.spec.gpu.claimed and slot.spec.gpu == part.gpu)
+
+
+def build_check_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:
+    """The pod that tries a revision's image and flags where an engine must be stopped for it. It stays, ended."""
+    spec = _engine_spec(observed, slot, node, revision, part, CHECK)
+    container = spec["containers"][0]
+    del container["livenessProbe"], container["readinessProbe"]
+    if slot.spec.gpu.plugged:  # the running engine has them
+        del container["resources"]["limits"][slot.spec.gpu.resource]
+    name = f"{slot.name}-{revision}-{CHECK}"
+    pod = _engine_pod(observed, slot, name, revision, part, {**spec, "restartPolicy": "Never"})
+    pod["metadata"]["labels"][names.LABEL_COMPONENT] = names.COMPONENT_CHECK
+    return pod
 
 
 def _engine_spec(

@@ -54,6 +54,11 @@ def wish_failed(facts: SlotFacts, pod: PodView) -> bool:
     return wish.term < active.term and said.deaths > DEATHS_ALLOWED and not said.requests
 
 
+def failed_check(pod: PodView) -> bool:
+    """The check itself said no; a pod that was evicted, or that no kubelet admitted, said nothing."""
+    return pod.phase == "Failed" and pod.trouble.startswith("exit ")
+
+
 def _asked_before(observed: Observed) -> int | None:
     """The number of slots that was wanted when the status was written."""
     return (observed.previous.raw or {}).get("wantedReplicas")
@@ -101,6 +106,9 @@ def _given_up(
     before = observed.previous.condition(names.PROGRESSING)
     if before is not None and before.reason in GIVEN_UP and observed.previous.update_revision == wanted:
         return before.reason, before.message
+    for pod in (pod for facts in slots for pod in facts.checks):
+        if pod.revision == wanted and failed_check(pod):
+            return ENGINE_FAILED, f"revision {wanted} is given up: its check says {pod.trouble}; edit it to try again"
     for facts in slots:
         for pod in facts.live_engines:
             if pod.revision == wanted and wish_failed(facts, pod):

@@ -46,6 +46,17 @@ class SlotFacts:
         return tuple(one for one in self.pods if one.fill)
 
     @property
+    def checks(self) -> tuple[PodView, ...]:
+        """The pods that try a revision's image and flags, running or ended."""
+        return tuple(one for one in self.pods if one.component == names.COMPONENT_CHECK)
+
+    def passed(self, revision: str) -> bool:
+        """An engine of the revision would start: it has been tried, or runs here."""
+        return self.updated(revision) or any(
+            one.phase == "Succeeded" and one.revision == revision for one in self.checks
+        )
+
+    @property
     def live_engines(self) -> tuple[PodView, ...]:
         return tuple(one for one in self.engines if one.live)
 
@@ -115,7 +126,8 @@ class SlotFacts:
     @property
     def lost(self) -> bool:
         """It once lived on a node, and neither its slot pod nor an engine is left: nothing of it can come back."""
-        return bool(self.slot.status.node) and not any(not one.terminal for one in self.pods)
+        lasting = [one for one in self.pods if not one.terminal and one not in self.checks]
+        return bool(self.slot.status.node) and not lasting
 
     def updated(self, revision: str) -> bool:
         """It serves this revision."""

@@ -14,7 +14,7 @@ from ling_api.v1alpha1 import LingDeploymentSpec, LingSlotSpec, Wish
 from ling_operator import builders, pods
 from ling_operator.actions import Apply, Create, Delete, Label, Step
 from ling_operator.placement import Standing
-from ling_operator.rollout import wish_failed
+from ling_operator.rollout import failed_check, wish_failed
 from ling_operator.surroundings import seconds
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Task:
     standing: Standing = Standing.GOOD
     paused: bool = False
     others_serve: bool = False
+    trying: str = ""  # the revision that is to pass its check here, "" for none
+    may_stop: bool = True  # it has passed, so what runs may go for it
 
 
 def checked(facts: SlotFacts, target: str) -> list[PodView]:
@@ -178,9 +180,22 @@ def _engine_steps(observed: Observed, facts: SlotFacts, task: Task, now: float) 
     for pod in facts.fills:
         if not pod.deleting:
             yield Delete(kind="Pod", name=pod.name, uid=pod.uid, why="the slot is no spare any more")
+    yield from _check_steps(observed, facts, task)
     if not facts.recovering:
         for pod, why in _surplus(facts, task):
             yield Delete(kind="Pod", name=pod.name, uid=pod.uid, grace=pods.engine_grace(facts.slot.spec), why=why)
+
+
+def _check_steps(observed: Observed, facts: SlotFacts, task: Task) -> Iterator[Step]:
+    """The pod that tries a revision before an engine of this slot is stopped for it."""
+    for old in facts.checks:
+        if not old.deleting and (old.revision != task.trying or (old.phase == "Failed" and not failed_check(old))):
+            yield Delete(kind="Pod", name=old.name, uid=old.uid, why="its check is of no use any more")
+    known = next((one for one in observed.revisions if one.owned and one.revision == task.trying), None)
+    pod = facts.slot_pod
+    if not task.may_stop and not facts.checks and known is not None and pod is not None and pod.live and pod.node:
+        body = pods.build_check_pod(observed, facts.slot, pod.node, task.trying, known.part)
+        yield Create(kind="Pod", body=body, why=f"revision {task.trying} is tried before an engine stops for it")
 
 
 def _surplus(facts: SlotFacts, task: Task) -> Iterator[tuple[PodView, str]]:
@@ -189,7 +204,7 @@ def _surplus(facts: SlotFacts, task: Task) -> Iterator[tuple[PodView, str]]:
     active = facts.active if facts.active is not None and facts.active.live else None
     old = [one for one in facts.live_engines if one.revision != target and one is not active]
     if facts.slot.spec.gpu.plugged and not task.paused:
-        old = [one for one in facts.live_engines if one.revision != target]
+        old = [one for one in facts.live_engines if one.revision != target] if task.may_stop else []
         yield from ((one, f"revision {target} is wanted, and the engine pod owns the GPU") for one in old)
         return
     successor = bool(checked(facts, target)) or facts.updated(target)

@@ -219,7 +219,8 @@ def _trouble(status: Object) -> str:
     """One line on why a pod does not run, "" when it does."""
     scheduled, waiting = _condition(status, "PodScheduled"), _waiting(status)
     if status.get("phase") == "Failed":
-        return ": ".join(one for one in (status.get("reason"), status.get("message")) if one) or "the pod failed"
+        said = ": ".join(one for one in (status.get("reason"), status.get("message")) if one)
+        return said or _exit(status) or "the pod failed"
     if scheduled.get("status") == "False":
         return f"no node takes it: {scheduled.get('message') or scheduled.get('reason')}"
     if waiting.get("reason") in BROKEN_WAITS:

@@ -140,8 +140,15 @@ def _wait_ready(plane: ControlPlane, seconds: float = 60) -> None:
     raise AssertionError(f"the API server is not ready:\n{(plane.folder / 'kube-apiserver.log').read_text()[-2000:]}")
 
 
-def start(folder: Path, *, admission: str = "OwnerReferencesPermissionEnforcement") -> ControlPlane:
-    """Start the three processes; ready when it returns (about 5 s)."""
+def _audit(folder: Path) -> tuple[str, str]:
+    policy = ROOT / "hack/cluster/config/audit.yaml"
+    return f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}"
+
+
+def start(
+    folder: Path, *, admission: str = "OwnerReferencesPermissionEnforcement", audit: bool = False
+) -> ControlPlane:
+    """Start the three processes; ready when it returns (about 5 s). `audit`: every request is told in audit.log."""
     built = programs()
     assert built is not None, "the control plane's programs are missing: run hack/cluster/build"
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +174,7 @@ def start(folder: Path, *, admission: str = "OwnerReferencesPermissionEnforcemen
             *(f"--cert-dir={folder}/certs", f"--enable-admission-plugins={admission}"),
             *("--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/16"),
             *(f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key"),
-            "--service-account-issuer=https://kubernetes.default.svc",
+            *("--service-account-issuer=https://kubernetes.default.svc", *(_audit(folder) if audit else ())),
         )
         _wait_ready(plane)
         _start(
@@ -200,9 +207,9 @@ def _install(plane: ControlPlane) -> None:
 
 
 @contextlib.contextmanager
-def control_plane(folder: Path) -> Iterator[ControlPlane]:
+def control_plane(folder: Path, *, audit: bool = False) -> Iterator[ControlPlane]:
     """A control plane with our CRDs established; ends with the block."""
-    plane = start(folder)
+    plane = start(folder, audit=audit)
     try:
         _install(plane)
         yield plane

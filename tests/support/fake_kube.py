@@ -297,7 +297,7 @@ class FakeKube:
             pod["status"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
         elif status["phase"] == "Pending":
             pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        elif status["phase"] == "Running" and container.get("args", [""])[0] == "fill":
+        elif status["phase"] == "Running" and container.get("args", [""])[0] in ("fill", "check"):
             pod["status"] = {"phase": "Succeeded"}
 
     def _run_slot(self, slot: Object) -> None:

@@ -114,11 +114,12 @@ def _revision(pod: Object) -> str:
 class FakeNode:
     """The node and its agent, as a thread."""
 
-    def __init__(self, url: str, token: str, ca: str) -> None:
+    def __init__(self, url: str, token: str, ca: str, *, period: float = PERIOD) -> None:
         context = ssl.create_default_context(cafile=ca)
         self._http = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=10
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=60
         )
+        self._period = period
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fake-node", daemon=True)
         self._slots: dict[str, Slot] = {}
@@ -144,7 +145,7 @@ class FakeNode:
             return sorted(name for where, name in self.seen.values() if where == namespace)
 
     def _run(self) -> None:
-        while not self._stop.wait(PERIOD):
+        while not self._stop.wait(self._period):
             try:
                 self.tick()
             except (httpx.HTTPError, KeyError) as error:

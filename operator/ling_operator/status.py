@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ling_operator.slotfacts import SlotFacts
     from ling_operator.views import Observed
 
+BRIEF: Final = 50  # characters of the message in a column: 160 are all that a terminal has
 CRASH_LOOP_DEATHS: Final = 5  # server deaths without a first token, as the agent counts them
 
 
@@ -192,6 +193,13 @@ def _message(conditions: Mapping[str, Condition]) -> str:
     return progressing.message
 
 
+def brief(message: str) -> str:
+    """As much of it as a line of `kubectl get ld -o wide` has room for, cut between words."""
+    if len(message) <= BRIEF:
+        return message
+    return message[: BRIEF - 2].rsplit(" ", 1)[0].rstrip(",;:") + " ..."
+
+
 def selector(name: str) -> str:
     """What the scale subresource tells: the slot pods."""
     return f"{names.LABEL_DEPLOYMENT}={name},{names.LABEL_COMPONENT}={names.COMPONENT_SLOT}"
@@ -230,6 +238,7 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
     )
     verdicts = [one for one in found if one is not None]
     conditions = conditions_of(verdicts, observed.previous.conditions, observed.generation, now)
+    message = _message({one.type: one for one in conditions})
     serving = sum(one.serving for one in facts)
     spares = sum(one.slot.spec.spare for one in facts)
     wanted = observed.spec.replicas if observed.spec else len(facts)
@@ -242,7 +251,8 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         "updatedReplicas": sum(one.updated(rollout.wanted) for one in facts) if rollout else 0,
         "serving": f"{serving}/{wanted}",
         "selector": selector(observed.name),
-        "message": _message({one.type: one for one in conditions}),
+        "message": message,
+        "brief": brief(message),
         "slots": [_slot_line(one) for one in facts],
         "conditions": [one.to_dict() for one in conditions],
         **_remembered(observed, rollout),

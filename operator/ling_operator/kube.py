@@ -159,7 +159,8 @@ class Kube:
         """All objects of a kind that match the label selector."""
         query = {"labelSelector": selector} if selector else None
         answer = await self._request("GET", self.path(kind, namespace), query)
-        return list(answer.get("items") or ())
+        # the items of a list do not say what they are
+        return [{**item, "apiVersion": answer["apiVersion"], "kind": kind} for item in answer.get("items") or ()]
 
     async def create(self, body: Object) -> Object:
         """Make the object; Conflict when the name is taken."""

@@ -88,6 +88,10 @@ CASES: dict[str, Case] = {
         quiet=condition("Progressing", "False", "Deleting")),
     "LingStandbyMissing": Case(
         fires=condition("StandbyReady", "False", "Waiting"), quiet=condition("StandbyReady", "True", "Ready")),
+    "LingWeightsCondemned": Case(
+        fires={'ling_agent_weight_sets{slot="a/b-0",state="condemned"}': "0x36 1x1 0x30"},
+        quiet={'ling_agent_weight_sets{slot="a/b-0",state="sealed"}': "1x60"},
+    ),
     "LingWeightsNotHeld": Case(
         fires=condition("WeightsCached", "False", "NotHeld"), quiet=condition("WeightsCached", "False", "NoSlots")),
     "LingAgentLost": Case(

@@ -125,7 +125,7 @@ def _start(plane: ControlPlane, name: str, *flags: str) -> None:
     plane.processes.append(process)
 
 
-def _wait_ready(plane: ControlPlane, seconds: float = 60) -> None:
+def _wait_ready(plane: ControlPlane, seconds: float = 180) -> None:
     context = ssl.create_default_context(cafile=str(plane.folder / "server.crt"))
     request = urllib.request.Request(f"{plane.url}/readyz", headers={"Authorization": f"Bearer {TOKEN}"})
     deadline = time.monotonic() + seconds

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.skipif(not sglang_site.PYTHON.exists(), reason="no SGLang here: hack/bootstrap sglang"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1200),
 ]
 PROMPT = (40, 41, 42, 43)
-SEEN_MS = 500.0  # of the death of one process by all others: two slow cores, and each frees a gigabyte
+SEEN_MS = 3000.0  # after the death of one process until the last is gone: two busy cores, and each frees a gigabyte
 
 
 @pytest.fixture(scope="module")

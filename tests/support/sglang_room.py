@@ -20,7 +20,7 @@ from ling_engine.reference import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_BOOT_S = 400.0  # importing SGLang on a busy machine, then a Triton interpreter that warms up
+_BOOT_S = 800.0  # importing SGLang on a busy machine, then a Triton interpreter that warms up
 
 
 class Room(spine.Spine):

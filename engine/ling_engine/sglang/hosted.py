@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import signal
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ling_api.errors import DeviceError
@@ -205,6 +206,6 @@ class Hosted(Body):
 
 
 def _without(argv: list[str], flag: str, value: str) -> list[str]:
-    pairs = list(zip(argv, [*argv[1:], ""], strict=True))
+    pairs = list(pairwise(argv))
     at = pairs.index((flag, value)) if (flag, value) in pairs else len(argv)
     return argv[:at] + argv[at + 2 :]

@@ -18,7 +18,7 @@ from sglang.srt.model_loader import loader as stock
 from sglang.srt.model_loader.utils import set_default_torch_dtype
 from sglang.srt.runtime_context import get_parallel
 
-from ling_api.errors import BadInput, FillFailed
+from ling_api.errors import BadInput, DeviceError, FillFailed, LingError
 from ling_api.memory.memfd import MemfdMemory
 
 from . import content, plugin, ranks, seat
@@ -101,7 +101,11 @@ class PrivateModelLoader(stock.BaseModelLoader):  # type: ignore[misc]  # SGLang
                 weights = default._get_all_weights(model_config, model)
                 counted = _counted(weights, _bytes_in(Path(model_config.model_path)), progress)
                 default.load_weights_and_postprocess(model, counted, torch.device(device_config.device))
-        except (KeyError, ValueError, AssertionError) as error:
+        except LingError:
+            raise
+        except Exception as error:
+            if ranks.exit_code(error) == DeviceError.exit_code:
+                raise
             raise FillFailed(f"SGLang cannot load {model_config.model_path}: {error!r}") from error
         progress(1.0)
         return digest.result() if digest else ""

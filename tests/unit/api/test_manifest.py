@@ -198,6 +198,15 @@ def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
         Manifest.from_bytes(data)
 
 
+def test_a_manifest_carries_the_runtimes_form_and_an_older_one_has_none() -> None:
+    layout = plan_layout([spec("a")], granularity=ALIGNMENT)
+    written = manifest_of(layout, form='{"any": "words"}')
+    assert Manifest.from_bytes(written.to_bytes()) == written
+    older = json.loads(manifest_of(layout).to_bytes())
+    del older["form"]
+    assert Manifest.from_bytes(json.dumps(older).encode()).form == ""
+
+
 def test_a_manifest_that_contradicts_itself_is_never_written() -> None:
     one = TensorEntry("a", "int8", (600,), (1,), 0, 600)
     wrong = dataclasses.replace(GOOD, tensors=(one, dataclasses.replace(one, name="b", offset=512)))

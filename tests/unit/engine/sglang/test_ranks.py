@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from torch import nn
 from ling_api.errors import AttachCheckFailed, DeviceError, FillFailed, PluginMissing
 from ling_engine.sglang import content, plugin, ranks, readonly, seat
 from ling_engine.sglang.desk import RankDied, error_of
+from ling_engine.sglang.rank_side import CallerThread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +110,18 @@ def test_a_refusal_names_the_operation_and_what_to_do_instead() -> None:
             readonly.refusal(path)()
         name = path.rpartition(".")[2]
         assert (name if name != "__init__" else path.split(".")[-2]) in str(raised.value)
+
+
+async def test_what_a_rank_is_handed_runs_in_its_own_thread_and_its_errors_come_back() -> None:
+    thread = CallerThread()
+    caller = asyncio.get_running_loop().run_in_executor(None, thread.serve)
+    own = await thread.run(threading.get_ident)
+    assert own == await thread.run(threading.get_ident)
+    assert own != threading.get_ident()
+    with pytest.raises(DeviceError, match="gone"):
+        await thread.run(raising(DeviceError("gone")))
+    thread.end()
+    await asyncio.wait_for(caller, 5)
 
 
 def shard(folder: Path, name: str, numbers: bytes) -> bytes:

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 DIAL = 2.0  # about two of three guesses right; searched for, it would take longer than all that is done with it
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _sglang() -> None:
+    """Skips all tests here where SGLang is not installed, and says how it is."""
+    sglang_lane.require()
+
+
 @pytest.fixture(scope="session")
 def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sglang_lane.Lane]:
-    sglang_lane.require()
     lane = sglang_lane.Lane(tmp_path_factory.mktemp("lane"))
     yield lane
     lane.close()

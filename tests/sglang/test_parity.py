@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.support.sglang_lane import Lane
 
 TABLE = Path(__file__).parents[2] / "build" / "parity.md"
-CLOSE = 1e-5  # of the largest value: float32 keeps 6e-8 of each number, and thousands are added up
+CLOSE = 3e-5  # of the largest value: float32 keeps 6e-8 of each number, thousands are added up, small ones normed
 ROUNDED = 2e-3  # where SGLang's kernel rounds to bfloat16 on its way
 PARTS = {
     "embedding", "norm", "KDA", "MLA", "MoE", "dense", "MTP layer", "MTP layer, MLA", "MTP layer, MoE", "DSPARK",

@@ -45,7 +45,7 @@ def attach(folder: str, path: str, result: str, mutation: str) -> None:
     seat_with(Attacher(Path(path), change))
     booted = boot.boot(folder, *PRIVATE)
     with patches():
-        told = _loaded(booted, folder, ids=mutation == "none")
+        told = _loaded(booted, folder) if mutation == "none" else {"described": {"target": describe(_target(booted))}}
     _write(result, told)
 
 
@@ -74,14 +74,18 @@ def _stock(booted: boot.Booted, role: str, folder: str) -> torch.nn.Module:
         return loader.load_model(**given)
 
 
-def _loaded(booted: boot.Booted, folder: str, *, ids: bool = True) -> dict[str, Any]:
+def _target(booted: boot.Booted) -> torch.nn.Module:
+    return boot.target_runner(booted).model
+
+
+def _loaded(booted: boot.Booted, folder: str) -> dict[str, Any]:
     """All three by model runners, described before and after the drafts are lent the target's ends."""
     target = boot.target_runner(booted)
     drafts = {role: boot.draft_runner(booted, target, _place(role, folder)) for role in ("nextn", "dspark")}
     described = {"target": describe(target.model), **{role: describe(one.model) for role, one in drafts.items()}}
     drafts["nextn"].model.set_embed_and_head(*target.model.get_embed_and_head())
     complete = not any(p.is_meta for one in (target, *drafts.values()) for p in one.model.parameters())
-    return {"described": described, "complete": complete, "ids": _greedy(target) if ids else []}
+    return {"described": described, "complete": complete, "ids": _greedy(target)}
 
 
 def _place(role: str, folder: str) -> str:

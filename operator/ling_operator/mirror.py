@@ -62,7 +62,9 @@ class Mirror:
             return
         if known is not None:
             self._forget(kind, known)
-        self._objects[kind][name] = body
+        # who wrote which field is most of an object, and nothing that a plan looks at
+        meta = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+        self._objects[kind][name] = {**body, "metadata": meta}
         for key in self._keys(kind, body):
             self._labelled[key].add(name[1])
 

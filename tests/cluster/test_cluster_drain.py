@@ -1,13 +1,19 @@
-"""`kubectl drain` as people type it, node death and uncordon on real nodes: clients notice nothing where nothing must be."""
+"""`kubectl drain` as people type it, node death, uncordon on real nodes: clients notice nothing where they must not."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import continuity
 from benchmarks.continuity_events import Event, Scene
+from hack.cluster.access import SYSTEM
 from tests.support.cluster import STANDIN, Trial, deployment
 
 if TYPE_CHECKING:
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
 
 NAME = "moved"
 RATE = 25.0
+API_STOPPED_S = 30.0
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
 
 
@@ -103,6 +110,58 @@ def test_without_another_node_a_drain_ends_when_its_time_is_over(
     trial.wait_condition(NAME, "Ready", "False")
     cluster.kubectl("uncordon", node)
     trial.wait_condition(NAME, "Ready")
+
+
+@pytest.fixture
+def operator_away(cluster: Cluster) -> Iterator[None]:
+    cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=0")
+    cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"), 60)
+    yield
+    cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=1")
+    cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=60s")
+
+
+def test_while_the_operator_is_away_the_agent_lets_a_drain_go_on(
+    serve: Callable[..., Scene], cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    scene = serve(client=False, drain={"replacementTimeoutSeconds": 10, "graceSeconds": 5})
+    node = scene.slot()["status"]["node"]
+    request.getfixturevalue("operator_away")
+    at = time.monotonic()
+    cluster.kubectl("drain", node, *DRAIN, timeout=150)
+    assert time.monotonic() - at < 10 + 5 + 2 + 10
+
+
+@contextlib.contextmanager
+def api_server_stopped(seconds: float) -> Iterator[None]:
+    """SIGSTOP for that long: it answers nobody, and everybody's requests hang."""
+    pids = subprocess.run(["ip", "netns", "pids", "ling-cp"], capture_output=True, text=True, check=True).stdout.split()
+    (server,) = (int(pid) for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "kube-apiserver")
+    os.kill(server, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+        yield
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def test_an_api_server_that_stops_in_the_middle_fails_no_request(serve: Callable[..., Scene], cluster: Cluster) -> None:
+    if not cluster.local:
+        pytest.skip("stopping the API server needs the local cluster")
+    scene = serve()
+
+    def perform(scene: Scene) -> Event:
+        node, at = scene.slot()["status"]["node"], time.time()
+        cluster.kubectl("drain", node, "--ignore-daemonsets", "--timeout=1s", check=False)
+        with api_server_stopped(API_STOPPED_S):
+            pass
+        cluster.wait_for(
+            "the drain ends", lambda: "drained" in cluster.kubectl("drain", node, *DRAIN, check=False), 150
+        )
+        return at, scene.updated
+
+    seen = continuity.observe(scene, "drain without an API server", perform, "new", RATE)
+    assert seen.failed == 0, seen
 
 
 def test_uncordon_takes_the_replacement_back(serve: Callable[..., Scene], trial: Trial, cluster: Cluster) -> None:

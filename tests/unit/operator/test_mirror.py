@@ -70,6 +70,14 @@ def test_an_older_event_changes_nothing_and_a_newer_one_does() -> None:
     assert (names(found), names(found, "new")) == ([], ["a"])
 
 
+def test_who_wrote_which_field_is_not_kept() -> None:
+    found, _ = mirror()
+    told = pod("a", 5)
+    told["metadata"]["managedFields"] = [{"manager": "kubelet", "fieldsV1": {}}]
+    found.saw("Pod", told)
+    assert asyncio.run(found.get("Pod", "prod", "a")) == pod("a", 5)
+
+
 def test_the_end_of_a_namesake_is_not_the_end_of_its_successor() -> None:
     found, _ = mirror()
     found.saw("Pod", pod("a", 5, uid="second"))

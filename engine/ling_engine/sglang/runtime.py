@@ -49,12 +49,8 @@ class Sglang:
         for name, value in {**called.env, **_cache_folder()}.items():
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)
-        try:
-            import sglang  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise PluginMissing(
-                "--runtime sglang: this environment has no SGLang; use an engine image with it"
-            ) from error
+        if importlib.util.find_spec("sglang") is None:
+            raise PluginMissing("--runtime sglang: this environment has no SGLang; use an engine image with it")
         from . import preload
 
         if facts is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
+from ling_api.engine import SGLANG
 from ling_api.v1alpha1 import RECREATE, LingDeploymentSpec, LingSlotSpec, revision_of
 from ling_operator import builders
 from ling_operator.actions import Apply, Create, Delete, Label, Step
@@ -23,6 +24,7 @@ from ling_operator.surroundings import owner_uid
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ling_api.enginepart import EnginePart
     from ling_operator.settings import Images
     from ling_operator.views import Observed, RevisionView
 
@@ -144,6 +146,14 @@ def _old_revisions(observed: Observed, facts: Sequence[SlotFacts], wanted: str) 
         yield Delete(kind="ControllerRevision", name=one.name, uid=one.uid, why="nobody uses it any more")
 
 
+def _memory(observed: Observed, spec: LingDeploymentSpec, revision: str, part: EnginePart) -> int:
+    """Of a slot. When an edit of the runtime was given up, the slots of the revision that goes on know theirs."""
+    if part.engine.runtime == SGLANG:
+        return 0
+    known = [slot.spec.capacity for slot in observed.slots if slot.spec.revision == revision]
+    return spec.memory or max(known, default=0)
+
+
 def aim_of(observed: Observed, spec: LingDeploymentSpec, rollout: Rollout) -> Aim:
     """What a good slot is like: of the wanted revision's shape, or of the one that is gone on with."""
     revision = rollout.new_slots or rollout.wanted
@@ -152,7 +162,8 @@ def aim_of(observed: Observed, spec: LingDeploymentSpec, rollout: Rollout) -> Ai
     recreate = spec.strategy == RECREATE and not rollout.paused and not part.gpu.plugged
     place = part.engine.pod_template.place
     only = revision if recreate else ""
-    return Aim(memory=spec.memory, gpu=part.gpu, place=place, only=only, revision=revision, part=part)
+    memory = _memory(observed, spec, revision, part)
+    return Aim(memory=memory, gpu=part.gpu, place=place, only=only, revision=revision, part=part)
 
 
 def _trying(task: Task, one: SlotFacts, placed: Placement, aim: Aim) -> Task:

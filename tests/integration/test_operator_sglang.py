@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.operator_world import World, as_wanted, spec
+from tests.support.operator_world import started as serving
 
 CLAIM = {"allocation": "ResourceClaim", "count": 4}
 
@@ -62,3 +63,16 @@ def test_an_edit_of_where_slots_may_be_makes_a_new_slot_first() -> None:
     (slot,) = world.kube.of_kind("LingSlot")
     assert slot["metadata"]["name"] == "tiny-1"
     assert pod(world, "slot")["priorityClassName"] == pod(world, "engine")["priorityClassName"] == "serving"
+
+
+def test_a_change_of_runtime_that_never_serves_is_given_up_and_what_served_goes_on() -> None:
+    world = serving(nodes=2)
+    (before,) = world.kube.of_kind("LingSlot")
+    world.kube.put_deployment("tiny", on_gpus(image="missing:1"))
+    for _ in range(120):
+        world.look()
+        world.kube.tick()
+        assert world.kube.serving(), world.status()
+    assert world.condition("Progressing")[0] == "False"
+    (after,) = world.kube.of_kind("LingSlot")
+    assert (after["metadata"]["uid"], after["spec"]["capacity"]) == (before["metadata"]["uid"], 1 << 30)

@@ -16,7 +16,7 @@ from tests.support.desk_rank import identity
 from tests.support.processes import PYTHONPATH, ROOT
 from tests.support.rank_client import MIB, TestSet
 
-from ling_api.errors import AttachCheckFailed, DeviceError
+from ling_api.errors import AttachCheckFailed, DeviceError, PluginMissing, Refused
 from ling_api.v1 import agent_pb2 as pb
 from ling_engine.cohort import Answer
 from ling_engine.sglang.desk import Desk, RankDied
@@ -104,7 +104,7 @@ class Server:
                 rank.kill()
             await rank.wait()
         self.serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError, RankDied, AttachCheckFailed, DeviceError):
+        with contextlib.suppress(asyncio.CancelledError, RankDied, AttachCheckFailed, DeviceError, Refused):
             await self.serving
 
 
@@ -191,3 +191,26 @@ async def test_an_agent_replaced_in_the_middle_of_a_fill_is_told_of_it(room: Age
         await server.say(rank, "go on")
     assert [await server.line(rank) for rank in range(2)] == [{"filled": True, "nbytes": 6 * MIB}] * 2
     await room.until(lambda: {held.state.value for held in room.slot.sets.values()} == {"sealed"}, "sealed")
+
+
+async def test_a_refusal_reaches_every_rank_and_ends_the_server(
+    room: AgentRoom, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_server: Server, _sets: list[str]) -> Answer:
+        raise Refused("no room in slot ns/demo-0")
+
+    monkeypatch.setattr(Server, "ask", refuse)
+    server = await servers.first(room)
+    with pytest.raises(Refused, match="no room in slot"):
+        await asyncio.wait_for(server.serving, 20)
+    assert [await asyncio.wait_for(rank.wait(), 20) for rank in server.ranks] == [1, 1]
+
+
+async def test_whoever_comes_up_without_its_weights_does_not_serve(room: AgentRoom, servers: Servers) -> None:
+    server = await servers.first(room)
+    for rank in range(2):
+        await server.line(rank)
+    await server.desk.complete(("target",))
+    server.desk.require(("target",))
+    with pytest.raises(PluginMissing, match="rank 0 came up without the nextn weights"):
+        server.desk.require(("target", "nextn"))

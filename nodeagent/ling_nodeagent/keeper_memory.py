@@ -91,6 +91,7 @@ class Memory:
         if len(fds) != len(sizes) + sealed or min(sizes, default=0) <= 0:
             raise ValueError(f"{len(fds)} descriptors for regions of {sizes} bytes")
         held = self.sets.setdefault(name, empty)
+        held.count = max(held.count, empty.count)  # a fill adds parts: its tail comes when the rest is kept long since
         part, old = Part(sizes=sizes, fds=fds[sealed:]), held.parts.get(number)
         if sealed:
             held.seal(fds[0])

@@ -213,3 +213,14 @@ def test_memory_limit_reads_both_versions_of_cgroups(tmp_path: Path, text: str, 
 
 def test_no_cgroup_means_no_limit(tmp_path: Path) -> None:
     assert memory_limit((tmp_path / "missing",)) is None
+
+
+def test_a_set_that_grew_is_given_back_with_all_its_parts(memory: Memory) -> None:
+    """A fill deposits its tail when the rest is stored: both frames come with another number of parts."""
+    memory.keep(keep(part=0, parts=1), [memfd(SIZE)])
+    steps(memory)
+    memory.keep(keep(part=1, parts=2), [memfd(SIZE)])
+    steps(memory)
+    assert [(message["part"], message["parts"]) for message, _ in memory.give_back()] == [(0, 2), (1, 2)]
+    memory.keep(keep(part=0, parts=1), [memfd(SIZE)])
+    assert {message["parts"] for message, _ in memory.give_back()} == {2}

@@ -214,3 +214,18 @@ async def test_whoever_comes_up_without_its_weights_does_not_serve(room: AgentRo
     server.desk.require(("target",))
     with pytest.raises(PluginMissing, match="rank 0 came up without the nextn weights"):
         server.desk.require(("target", "nextn"))
+
+
+async def test_a_set_with_a_tail_is_given_back_whole(room: AgentRoom, servers: Servers) -> None:
+    server = await servers.first(room)
+    for rank in range(2):
+        await server.line(rank)
+        await server.line(rank)
+    await server.launcher.break_off()  # the keeper alone is to give back
+    await room.agent.stop()
+    room.agent = room.make_agent()
+    await room.agent.start()
+    room.tell()
+    await room.until(lambda: [s.state.value for s in room.slot.sets.values()] == ["sealed"] * 2, "given back sealed")
+    assert {held.nbytes for held in room.slot.sets.values()} == {6 * MIB}
+    await server.launcher.open()

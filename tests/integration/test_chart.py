@@ -11,6 +11,7 @@ import yaml
 from tests.support import chart
 from tests.support.chart import CHART, EVERYTHING, ROOT, find, render
 
+from ling_nodeagent import settings as agent_settings
 from ling_operator import settings
 
 if TYPE_CHECKING:
@@ -141,6 +142,16 @@ def test_the_operator_gets_arguments_that_it_takes(everything: list[chart.Object
     assert read.images.nodeagent == "registry.example/ling/ling-nodeagent:v1"
 
 
+def test_the_agent_gets_arguments_that_it_takes(plain: list[chart.Object], tmp_path: Path) -> None:
+    container = pod_of(find(plain, "DaemonSet", "ling-agent"))["spec"]["containers"][0]
+    arguments = [one for one in container["args"] if "--plugin-dir" not in one]  # that one must be there
+    in_a_pod = {"NODE_NAME": "n1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    read = agent_settings.parse([*arguments, f"--plugin-dir={tmp_path}"], in_a_pod)
+    assert isinstance(read, agent_settings.Serve)
+    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    assert {str(read.run_dir), str(read.models_dir), str(read.cache_dir), str(read.pod_resources.parent)} <= mounted
+
+
 @pytest.mark.parametrize(
     ("values", "image"),
     [
@@ -179,6 +190,7 @@ def test_the_agents_exception_is_its_folders_and_its_user(plain: list[chart.Obje
     spec = agent["spec"]["template"]["spec"]
     assert {one["hostPath"]["path"] for one in spec["volumes"]} == {
         "/run/ling", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources", "/var/lib/ling/models",
+        "/var/lib/ling/jit",
     }  # fmt: skip
     read_only = {one["name"] for one in spec["containers"][0]["volumeMounts"] if one.get("readOnly")}
     assert read_only == {"pod-resources", "models"}

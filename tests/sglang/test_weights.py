@@ -38,7 +38,7 @@ class Room:
         self._lane, self._model, self._folder = lane, model, folder
         self._socket, result = folder / "sets.sock", folder / "filled.json"
         self.filler = lane.start(PROGRAM, "fill", str(model), str(self._socket), str(result))
-        wait_for(lambda: self._socket.exists() or self._ended(), "the filler to serve", 240)
+        wait_for(lambda: self._socket.exists() or self._ended(), "the filler to serve", 500)
         assert self._socket.exists(), self.filler.tail()
         self.filled: dict[str, Any] = json.loads(result.read_text())
         self._others = {(what, mutation): self._start(what, mutation, **env) for what, mutation, env in OTHERS}

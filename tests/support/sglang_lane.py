@@ -44,7 +44,7 @@ class Lane:
         log.touch()
         return Running(self._nursery, self._nursery.start(program, argv, env or {}, log), log)
 
-    def run(self, program: str, *argv: str, env: dict[str, str] | None = None, seconds: float = 240) -> None:
+    def run(self, program: str, *argv: str, env: dict[str, str] | None = None, seconds: float = 500) -> None:
         """Until it ends, which must be well."""
         running = self.start(program, *argv, env=env)
         assert running.wait(seconds) == 0, running.tail()
@@ -59,7 +59,7 @@ class Running:
     def __init__(self, nursery: Nursery, pid: int, log: Path) -> None:
         self._nursery, self.pid, self.log = nursery, pid, log
 
-    def wait(self, seconds: float = 240) -> int:
+    def wait(self, seconds: float = 500) -> int:
         """Its exit code, that of a signal as a shell says it."""
         return self._nursery.reap(self.pid, seconds)
 

@@ -40,12 +40,13 @@ CONSTANTS: Final = {
     f"workspaces {NONE}": Constant(nbytes=352 * MIB, source=f"{_H200}: 1,092 MiB in all less context, graphs, pools"),
     f"workspaces {NEXTN}": Constant(nbytes=448 * MIB, source=f"{_H200}: 1,861 MiB in all less context, graphs, pools"),
     f"workspaces {DSPARK}": Constant(nbytes=672 * MIB, source=f"{_H200}: 1,761 MiB in all less context, graphs, pools"),
-    f"first graph {NONE}": Constant(nbytes=52 * MIB, source=f"{_H200}: 0.05 GB logged for batch size 1"),
-    f"first graph {NEXTN}": Constant(nbytes=516 * MIB, source=f"{_H200}: 0.54 GB logged for batch size 1"),
-    f"first graph {DSPARK}": Constant(nbytes=258 * MIB, source=f"{_H200}: 0.27 GB logged for batch size 1"),
+    # SGLang logs GiB as GB.
+    f"first graph {NONE}": Constant(nbytes=52 * MIB, source=f"{_H200}: 0.05 GiB logged for batch size 1"),
+    f"first graph {NEXTN}": Constant(nbytes=420 * MIB, source=f"{_H200}: 0.30 + 0.06 + 0.05 GiB logged, batch size 1"),
+    f"first graph {DSPARK}": Constant(nbytes=164 * MIB, source=f"{_H200}: 0.14 + 0.02 GiB logged for batch size 1"),
     f"next graph {NONE}": Constant(nbytes=52 * MIB, source="as the first; not measured", measured=False),
-    f"next graph {NEXTN}": Constant(nbytes=286 * MIB, source=f"{_H200}: 1.44 GB for batch sizes 1 to 4"),
-    f"next graph {DSPARK}": Constant(nbytes=286 * MIB, source="as NEXTN's; not measured", measured=False),
+    f"next graph {NEXTN}": Constant(nbytes=352 * MIB, source=f"{_H200}: 1.44 GiB for batch sizes 1 to 4"),
+    f"next graph {DSPARK}": Constant(nbytes=352 * MIB, source="as NEXTN's; not measured", measured=False),
 }
 
 

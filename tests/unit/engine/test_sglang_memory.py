@@ -95,12 +95,24 @@ def test_graphs_are_captured_for_every_small_batch() -> None:
     ]
 
 
-@pytest.mark.parametrize("algorithm", [NONE, NEXTN, DSPARK])
-def test_the_measured_engine_fits_its_plan_and_is_not_half_of_it(algorithm: str) -> None:
-    """Whole GPU minus weights of the 12-layer cut, 2,048 tokens, batch 1, warmed up, on an H200."""
-    measured = {NONE: 1092, NEXTN: 1861, DSPARK: 1761}[algorithm]
-    plan = command(CUT, algorithm, concurrency=1, context_length=2048).plan
+@pytest.mark.parametrize(
+    ("algorithm", "context", "measured"),
+    [(NONE, 2048, 1092), (NEXTN, 2048, 1861), (DSPARK, 2048, 1761), (NEXTN, 4096, 1664)],
+    ids=["none", "nextn", "dspark", "nextn, second engine of a slot: what it adds"],
+)
+def test_the_measured_engine_fits_its_plan_and_is_not_half_of_it(algorithm: str, context: int, measured: int) -> None:
+    """MiB of the whole GPU without the weights of the 12-layer cut, batch 1, warmed up, on an H200."""
+    plan = command(CUT, algorithm, concurrency=1, context_length=context).plan
     assert measured <= plan.total / memory.MIB < 2 * measured
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "logged"), [(NONE, 0.04), (NEXTN, 0.29), (DSPARK, 0.41)], ids=["none", "nextn", "dspark"]
+)
+def test_pools_are_those_that_sglang_logged(algorithm: str, logged: float) -> None:
+    """GiB of all pools of the cut on an H200: 4,096 tokens, batch 1. SGLang logs hundredths, before and after."""
+    private = command(CUT, algorithm, concurrency=1, context_length=4096).plan.private
+    assert sum(private[one] for one in ("kv", "draft_kv", "states")) / GIB == pytest.approx(logged, abs=0.02)
 
 
 def test_sglang_may_use_what_the_plan_gives_its_pools_and_not_all() -> None:

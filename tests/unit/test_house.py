@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("api/ling_api", "operator/ling_operator", "nodeagent/ling_nodeagent", "engine/ling_engine")
+ROOMS = (
+    "api/ling_api",
+    "operator/ling_operator",
+    "operator/ling_kubectl",
+    "nodeagent/ling_nodeagent",
+    "engine/ling_engine",
+)
 KEEPER = ("keeper.py", "keeper_memory.py", "keeper_probes.py")
 HARD_LIMIT = 320
 

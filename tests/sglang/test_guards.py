@@ -31,6 +31,10 @@ def test_every_operation_that_writes_weights_is_refused(told: dict[str, Any]) ->
     assert wrong == {}
 
 
+def test_an_sglang_without_a_seat_is_left_alone(told: dict[str, Any]) -> None:
+    assert "belong to the slot" not in told["by itself"]
+
+
 def test_no_writer_of_those_classes_was_forgotten(told: dict[str, Any]) -> None:
     assert told["unnamed writers"] == []
 

@@ -52,7 +52,10 @@ def main(argv: Sequence[str]) -> int:
     load_plugins()
     told: dict[str, Any] = {"insist": "nothing raised"}
     told["insist"] = missing(plugin.insist)
+    told["by itself"] = refused("sglang.srt.eplb.eplb_manager.EPLBManager.rebalance")
+    seat._seats.append(mock.Mock())
     told["refused"] = {path: refused(path) for path in readonly.paths()}
+    seat._seats.clear()
     told["no seat"] = missing(lambda: get_model_loader(LoadConfig(load_format="private")) and seat.taken())
     first = readonly.paths()[0]
     HookRegistry._patched.discard(first)

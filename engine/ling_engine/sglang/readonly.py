@@ -2,11 +2,14 @@
 
 The memory itself is read-only: a write would kill the writer. So each of these operations is refused before it begins,
 in the HTTP process (an answer with the reason) and again in the scheduler (which then ends rather than harm a set).
+An SGLang that has the plug-in but no seat has weights of its own: it does as it likes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
+
+from . import seat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,12 +92,14 @@ def paths() -> tuple[str, ...]:
     return tuple(f"{owner}.{name}" for owner, names in TARGETS.items() for name in names)
 
 
-def refusal(path: str) -> Callable[..., NoReturn]:
-    """What runs instead of the operation."""
+def refusal(path: str) -> Callable[..., None]:
+    """What runs before the operation: raises WeightsAreShared in every process that has a seat."""
     owner, _, name = path.rpartition(".")
     operation = owner.rpartition(".")[2] if name == "__init__" else name
 
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        if not seat.prepared():
+            return
         raise WeightsAreShared(
             f"{operation} is not possible here: the weights belong to the slot and are shared, read-only, by its "
             "engines; change spec.model or spec.model.revision of the LingDeployment instead"

@@ -40,6 +40,11 @@ def prepare(seat: Seat) -> None:
     _seats[:] = [seat]
 
 
+def prepared() -> bool:
+    """Whether this process attaches, or serves, weights of a slot."""
+    return bool(_seats)
+
+
 def taken() -> Seat:
     """Raises PluginMissing in a process that no server of ours prepared."""
     if not _seats:

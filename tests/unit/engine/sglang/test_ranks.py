@@ -104,7 +104,8 @@ def test_without_sglang_nothing_is_in_force() -> None:
         plugin.insist()
 
 
-def test_a_refusal_names_the_operation_and_what_to_do_instead() -> None:
+def test_a_refusal_names_the_operation_and_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seat, "_seats", [object()])
     for path in readonly.paths():
         with pytest.raises(readonly.WeightsAreShared, match="change spec") as raised:
             readonly.refusal(path)()

@@ -49,7 +49,7 @@ async def _sealed(scene: Scene) -> None:
 @pytest.fixture
 async def scene(stage: Scene) -> AsyncIterator[Scene]:
     """The stage, which must be as before when the attack is over."""
-    before = stage.descriptors()
+    before = await stage.at_rest()
     sets = [each["set"] for each in stage.status()["weightSets"]]
     yield stage
     assert stage.agent.poll() is None, "the agent died"

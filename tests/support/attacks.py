@@ -118,6 +118,14 @@ class Scene:
         """How many the agent has open."""
         return len(list(Path(f"/proc/{self.agent.pid}/fd").iterdir()))
 
+    async def at_rest(self) -> int:
+        """The same, once three looks in a row agree: who has just asked for the status may not be gone yet."""
+        looks = [self.descriptors()]
+        while len(looks) < 3 or len(set(looks[-3:])) > 1:
+            await asyncio.sleep(0.05)
+            looks.append(self.descriptors())
+        return looks[-1]
+
     # who calls
 
     def fresh(self) -> str:

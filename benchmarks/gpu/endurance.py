@@ -13,14 +13,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .lab import ROOT, Failed, Lab, gpu_mib
+from .asking import Failed
+from .lab import ROOT, Lab, gpu_mib
 from .parity import prompts
 
 if TYPE_CHECKING:
-    from .lab import Answer, Slot
+    from .asking import Answer
+    from .lab import Slot
     from .stage import Stage
 
 KINDS = ("pid", "ipc", "net")
+_UID = 12345
 
 
 def bits(stage: Stage) -> None:
@@ -65,7 +68,7 @@ def deaths(stage: Stage) -> None:
             report.row(f"filler killed at {step}: another comes", last, "a new server", True)
     slot.serves(pod, stage.args.patience)
     wanted = slot.ask(prompts()[0], 32).tokens
-    for who in ("server", "rank", "launcher", "agent", "keeper", "agent and server"):
+    for who in ("server", "rank", "launcher", "agent", "keeper", "keeper and server", "agent and server"):
         with report.part(f"death of {who}"):
             began = time.monotonic()
             kill(stage, slot, pod, who)
@@ -102,8 +105,6 @@ def asked(slot: Slot, new: int) -> Answer:
 
 def kill(stage: Stage, slot: Slot, pod: str, who: str) -> None:
     lab = stage.lab
-    if "server" in who:
-        slot.kill_server(pod)
     if who == "rank":
         os.kill(slot.ranks(pod)[0], signal.SIGKILL)
     if who == "launcher":
@@ -112,9 +113,10 @@ def kill(stage: Stage, slot: Slot, pod: str, who: str) -> None:
     if "agent" in who:
         lab.stop("agent")
         lab.agent()
-    if who == "keeper":
+    if "keeper" in who:
         lab.stop(f"keeper-{slot.name}")
         slot.keeper()
+    if "server" in who:
         slot.kill_server(pod)
 
 
@@ -128,14 +130,20 @@ def apart(stage: Stage) -> None:
     wanted = slot.ask(prompts()[0], 32).tokens
     lab.stop(pair.pod)
     subprocess.run(["chmod", "-R", "a+rwX", lab.env["SGLANG_CACHE_DIR"], str(lab.run), str(lab.work)], check=False)
-    slot.again(pair.pod, sys.executable, "-m", "benchmarks.gpu.apart", "12345")
+    slot.again(pair.pod, sys.executable, "-m", "benchmarks.gpu.apart", str(_UID))
+    lab.until(lambda: "attached" in slot.phases(pair.pod), "the weights to be attached", stage.args.patience, pair.pod)
+    phases, pid = slot.phases(pair.pod), slot.server(pair.pod)
+    spaces = {kind: Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
+              for kind in KINDS}  # fmt: skip
+    uid = Path(f"/proc/{pid}").stat().st_uid
+    ok = all(spaces.values()) and uid == _UID and not any(name.endswith("filling") for name in phases)
+    name = "own PID, IPC, network namespaces and another uid"
+    stage.report.row(f"{name}: attached", f"uid {uid}", "yes", ok, phases=phases, spaces=spaces)
+    # Kernels may have to be compiled anew: this user's folders are not those of the others.
     slot.serves(pair.pod, stage.args.patience)
-    answer, phases = slot.ask(prompts()[0], 32), slot.phases(pair.pod)
-    pid = slot.server(pair.pod)
-    spaces = [Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink() for kind in KINDS]
-    same = answer.tokens == wanted and not any(name.endswith("filling") for name in phases) and all(spaces)
-    name = "own PID, IPC, network namespaces and another uid: attached, same answer"
-    stage.report.row(name, f"uid {Path(f'/proc/{pid}').stat().st_uid}", "yes", same, phases=phases)
+    answer = slot.ask(prompts()[0], 32)
+    stage.report.row(f"{name}: same answer", answer.tokens[:8], "yes", answer.tokens == wanted,
+                     phases=slot.phases(pair.pod))  # fmt: skip
     lab.stop(pair.pod)
 
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from . import agreement, parity, smoke
-from .lab import ROOT, Failed, Stock
+from .asking import Failed
+from .lab import ROOT, Stock
 from .models import zeroed
 from .parity import prompts
 
@@ -73,6 +74,10 @@ def equal(stage: Stage) -> None:
         with report.part(f"{mode} parity"):
             found = parity.run(lab, report, stage.pairs[mode], args.new)
             stage.expected[mode] = next((found[name] for name in ("disk", "fill") if name in found), [])
+    plain = stage.expected.get("None", [])
+    for mode in stage.modes:
+        if mode != "None" and plain and stage.expected.get(mode):
+            parity.differ(report, f"{mode} and None", stage.expected[mode], plain)
 
 
 def canary(stage: Stage) -> None:
@@ -92,8 +97,7 @@ def canary(stage: Stage) -> None:
     report.row("NEXTN with a zeroed draft tensor: accept length", mean, f"< {least}: noticed", mean < least)
     wanted = stage.expected.get("NEXTN", [])[:3]
     if wanted:
-        same = [one.tokens == two.tokens for one, two in zip(found, wanted, strict=True)]
-        report.row("NEXTN with a zeroed draft tensor: equal answers", f"{sum(same)} of 3", "lossless", all(same))
+        parity.differ(report, "NEXTN with a zeroed draft tensor, and without", found, wanted)
     stage.lab.stop("ours-zeroed")
 
 

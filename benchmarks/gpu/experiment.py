@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "")]
 
 from benchmarks.gpu import endurance, equality, smoke, tempo  # noqa: E402
-from benchmarks.gpu.lab import MODES, SAFE, Failed, Lab, gpu_mib  # noqa: E402
+from benchmarks.gpu.asking import Failed  # noqa: E402
+from benchmarks.gpu.lab import MODES, SAFE, Lab, gpu_mib  # noqa: E402
 from benchmarks.gpu.report import Report  # noqa: E402
 from benchmarks.gpu.stage import Stage  # noqa: E402
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
     "models": (equality.models, 200), "equal": (equality.equal, 330), "turns": (tempo.turns, 330),
     "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "restarts": (tempo.restarts, 330),
-    "beside": (tempo.beside, 200), "deaths": (endurance.deaths, 240), "apart": (endurance.apart, 120),
+    "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (endurance.apart, 120),
     "others": (equality.others, 260), "driver": (tempo.driver, 120), "wide": (equality.wide, 400),
 }  # fmt: skip
 
@@ -64,6 +65,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--long", type=int, default=1024)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="of beside: alone, gated, warming, parked")
+    parser.add_argument("--window", type=float, default=6, help="seconds of a window of beside")
     parser.add_argument("--positions", type=int, default=2048)
     parser.add_argument("--closest", default="NEXTN", help="the mode that is looked at from all sides")
     parser.add_argument("--runtime", default="sglang")

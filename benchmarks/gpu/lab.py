@@ -6,8 +6,6 @@ Everything is started in a process group of its own, with its log in the output 
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hack.spine import children, free_port
+from hack.spine import free_port
 
 from ling_api import names
 from ling_api.errors import AgentUnreachable
@@ -27,6 +25,8 @@ from ling_engine.decoding import Decoding
 from ling_engine.runtime import OFF, ModelSettings
 from ling_engine.sglang import describe
 from ling_nodeagent import __main__ as nodeagent
+
+from .asking import Answer, Failed, ask, get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,33 +36,7 @@ REVISION = "0123abcd"
 CONTEXT = 4096
 SAFE = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 MODES = ("None", "NEXTN", "DSPARK")
-
-
-class Failed(Exception):
-    """Something did not happen; the one line is for the person who reads the table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """`tokens` as the engine told them (ids, or pieces of text); `times` of arrivals, monotonic, s."""
-
-    tokens: tuple[Any, ...]
-    times: tuple[float, ...]
-    began: float
-    rounds: int  # of verification, as the engine counts them; 0 = not told
-
-    @property
-    def ttft(self) -> float:
-        return self.times[0] - self.began
-
-    @property
-    def tpot(self) -> float:
-        """Seconds from token to token, the first one aside."""
-        return (self.times[-1] - self.times[0]) / max(len(self.tokens) - 1, 1)
-
-    @property
-    def accept(self) -> float:
-        return len(self.tokens) / self.rounds if self.rounds else 1.0
+_RANK = "sglang::sched"
 
 
 @dataclass(slots=True)
@@ -257,8 +231,12 @@ class Slot:
         return 0
 
     def ranks(self, pod: str) -> list[int]:
-        """Processes of the server that compute."""
-        return [pid for pid in children(self.server(pod)) if "sched" in cmdline(pid) or "sched" in command(pid)]
+        """Processes of the server that compute, by the name that SGLang gives them. Raises Failed without one."""
+        below = children(self.server(pod))
+        found = [pid for pid in below if command(pid).startswith(_RANK)]
+        if not found:
+            raise Failed(f"{pod}'s server has no rank; its children: {[command(pid) for pid in below]}")
+        return found
 
     def kill_server(self, pod: str) -> float:
         """SIGKILL; the monotonic time of it."""
@@ -311,49 +289,14 @@ class Stock:
         self.lab.stop(self.name)
 
 
-def ask(port: int, prompt: Sequence[int], new: int, *, text: bool = False, timeout: float = 300) -> Answer:
-    """Greedy, streamed, whatever ends an answer ignored. Raises Failed, OSError."""
-    parameters: dict[str, Any] = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
-    path, body = "/generate", {"input_ids": list(prompt), "sampling_params": parameters, "stream": True}
-    if text:
-        path = "/v1/completions"
-        body = {"model": "ling", "prompt": list(prompt), "max_tokens": new, "temperature": 0, "stream": True}
-    began, times, last, pieces = time.monotonic(), [], {}, []
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise Failed(f"HTTP {answer.status}: {answer.read()[:300]!r}")
-        while line := answer.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            last = json.loads(line[6:])
-            if "error" in last:
-                raise Failed(str(last)[:300])
-            times.append(time.monotonic())
-            pieces.append(last["choices"][0]["text"] if text and last.get("choices") else "")
-    if not times:
-        raise Failed(f"an answer without a token from port {port}")
-    meta = last.get("meta_info", {})
-    tokens = tuple(pieces) if text else tuple(last["output_ids"])
-    return Answer(tokens=tokens, times=tuple(times), began=began, rounds=int(meta.get("spec_verify_ct", 0)))
-
-
-def get(port: int, path: str) -> Any:
-    """The JSON (or text) that a path answers with 200; None for anything else."""
-    try:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            data = answer.read().decode(errors="replace")
-            if answer.status != 200:
-                return None
-            try:
-                return json.loads(data)
-            except ValueError:
-                return data or "ok"
-    except (OSError, http.client.HTTPException):
-        return None
+def children(pid: int) -> list[int]:
+    """Of all its threads: the kernel lists a child with the thread that forked it, and a server forks its ranks in one
+    that is not its first."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(one) for one in task.read_text().split()]
+    return sorted(found)
 
 
 def descendants(pid: int) -> list[int]:
@@ -366,13 +309,6 @@ def descendants(pid: int) -> list[int]:
 def command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def cmdline(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ling_engine.reference.randoms import TEXT
 
-from .lab import Answer, Failed, Stock, get
+from .asking import Answer, Failed, get
+from .lab import Stock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,18 +90,36 @@ def start(lab: Lab, report: Report, model: Path, mode: str, *, patience: float, 
 
 def compare(report: Report, what: str, found: list[Answer], wanted: list[Answer]) -> None:
     """Tokens and rounds, position by position."""
-    same = [one.tokens == two.tokens for one, two in zip(found, wanted, strict=True)]
-    first = next(
-        (
-            (number, next((i for i, (a, b) in enumerate(zip(x.tokens, y.tokens, strict=False)) if a != b), -1))
-            for number, (x, y) in enumerate(zip(found, wanted, strict=True))
-            if x.tokens != y.tokens
-        ),
-        None,
-    )
-    report.row(f"{what}: equal answers", f"{sum(same)} of {len(same)}", "all", all(same), first_difference=first)
+    firsts = [first_difference(one, two) for one, two in zip(found, wanted, strict=True)]
+    same = [one is None for one in firsts]
+    more = {} if all(same) else {"first_difference": firsts, "answers": [spelled(found), spelled(wanted)]}
+    report.row(f"{what}: equal answers", f"{sum(same)} of {len(same)}", "all", all(same), **more)
     rounds = [one.rounds == two.rounds for one, two in zip(found, wanted, strict=True)]
     report.row(f"{what}: equal rounds", f"{sum(rounds)} of {len(rounds)}", "all", all(rounds))
+
+
+def first_difference(one: Answer, two: Answer) -> int | None:
+    """The first position with different tokens (the shorter one's end counts); None = equal."""
+    if one.tokens == two.tokens:
+        return None
+    pairs = enumerate(zip(one.tokens, two.tokens, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one.tokens), len(two.tokens)))
+
+
+def spelled(found: list[Answer]) -> list[str]:
+    """Tokens as lines of a report."""
+    return [" ".join(map(str, one.tokens)) for one in found]
+
+
+def differ(report: Report, what: str, found: list[Answer], wanted: list[Answer]) -> None:
+    """Engines that verify other drafts, or none: how far their greedy answers agree; both are kept.
+
+    No goal: in bf16 the target's logits for a row depend on the rows that are computed with it.
+    """
+    firsts = [first_difference(one, two) for one, two in zip(found, wanted, strict=True)]
+    equal = sum(one is None for one in firsts)
+    value = f"{equal} of {len(firsts)} equal; first difference at {firsts}"
+    report.row(f"{what}: answers", value, found=spelled(found), wanted=spelled(wanted))
 
 
 def run(lab: Lab, report: Report, pair: Pair, new: int = 256, tag: str = "") -> dict[str, list[Answer]]:

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "")]
 
 from benchmarks.gpu import parity  # noqa: E402
-from benchmarks.gpu.lab import MODES, Failed, Lab, Stock, gpu_mib  # noqa: E402
+from benchmarks.gpu.asking import Failed  # noqa: E402
+from benchmarks.gpu.lab import MODES, Lab, Stock, gpu_mib  # noqa: E402
 from benchmarks.gpu.report import Report  # noqa: E402
 
 FALLBACK = "8"  # the dial, where it cannot be searched

@@ -8,12 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from . import parity, timing
-from .lab import ROOT, Failed, Stock, gpu_mib
+from .asking import Failed
+from .lab import ROOT, Stock, gpu_mib
 from .parity import prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .lab import Slot
     from .parity import Pair
     from .stage import Stage
@@ -101,28 +100,60 @@ def beside(stage: Stage) -> None:
     alone = gpu_mib()
     second = f"second-{mode}".lower()
 
-    def gated() -> None:
-        slot.engine(second, stage.model, mode)
-        lab.until(lambda: slot.engine_status(second).get("role") == "gated", "the second to be gated", 90, second)
-        time.sleep(4)
-
-    def warming() -> None:
-        lab.warm_standby(slot.name)
-        lab.until(lambda: slot.engine_status(second).get("role") == "warm", "the second to be warm", 90, second)
-
     busy = timing.Decoding(slot, stage.args.long)
+    turns = timing.Turns(busy)
     try:
-        steps: dict[str, Callable[[], None]] = {"gated": gated, "warming": warming, "parked": lambda: time.sleep(10)}
-        timing.beside(report, mode, busy, steps)
+        for number in range(stage.args.rounds):
+            turns.take("alone", lambda: time.sleep(stage.args.window))
+            if number:
+                slot.again(second)
+            else:
+                slot.engine(second, stage.model, mode)
+            one_round(stage, turns, slot, second)
+            if number + 1 < stage.args.rounds:
+                lab.warm_standby(slot.name, wanted=False)
+                lab.stop(second)
+        with_second = gpu_mib()
+        lab.stop(second)
+        turns.take("alone", lambda: time.sleep(stage.args.window))
     finally:
         busy.end()
-    second_mib = gpu_mib() - alone
+    timing.told(report, mode, turns)
+    if busy.failed:
+        raise Failed(f"an answer failed meanwhile: {busy.failed[0]}")
+    second_mib = with_second - alone
+    failover(stage, slot, pair.pod, second)
     held = weights(slot) / (1 << 20)
     report.row("a second engine of the slot: GPU MiB more", second_mib, f"< {held / 2:.0f}", second_mib < held / 2)
     report.row("one copy of the weights, MiB", held)
-    killed = slot.kill_server(pair.pod)
+
+
+def one_round(stage: Stage, turns: timing.Turns, slot: Slot, second: str) -> None:
+    """The second engine is on its way: beside one that is gated, one that warms up, one that is parked."""
+    lab = stage.lab
+
+    def until(role: str) -> None:
+        lab.until(lambda: slot.engine_status(second).get("role") == role, f"the second to be {role}", 90, second)
+
+    until("gated")
+    turns.take("gated", lambda: time.sleep(stage.args.window))
+
+    def warming() -> None:
+        lab.warm_standby(slot.name)
+        until("warm")
+
+    turns.take("warming", warming)
+    turns.take("parked", lambda: time.sleep(stage.args.window))
+
+
+def failover(stage: Stage, slot: Slot, active: str, second: str) -> None:
+    """SIGKILL of the active server while a warm one stands by."""
+    lab = stage.lab
+    slot.again(second)
+    lab.until(lambda: slot.engine_status(second).get("role") == "warm", "the second to be warm", 90, second)
+    killed = slot.kill_server(active)
     first = slot.ask(prompts()[0], 1).times[0] - killed
-    report.row("failover to a warm standby: SIGKILL to first token, s", first, "< 0.2 s", first < 0.2)
+    stage.report.row("failover to a warm standby: SIGKILL to first token, s", first, "< 0.2 s", first < 0.2)
     lab.stop(second)
     lab.warm_standby(slot.name, wanted=False)
 

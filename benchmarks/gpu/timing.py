@@ -7,6 +7,7 @@ import random
 import statistics
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .parity import prompts
@@ -105,30 +106,55 @@ def spread(gaps: list[float]) -> dict[str, float]:
     }
 
 
-def beside(report: Report, what: str, busy: Decoding, steps: dict[str, Callable[[], None]], alone: float = 8.0) -> None:
-    """A window alone before and after each step; each step is a window too."""
-    windows: dict[str, list[float]] = {"alone": []}
+@dataclass(slots=True)
+class Turns:
+    """Windows of an engine that decodes, round by round: alone, beside each other thing in turn, alone again.
 
-    def rest() -> None:
-        begin = time.monotonic()
-        time.sleep(alone)
-        windows["alone"] += busy.between(begin, time.monotonic())
+    An engine's steps drift by several per cent within a minute, so each window is compared with the windows alone right
+    before and after its round, and the ratio is told with the interval that resampling the rounds gives.
+    """
 
-    rest()
-    for name, step in steps.items():
+    busy: Decoding
+    windows: dict[str, list[list[float]]] = field(default_factory=dict)  # by name, one of each round, ms
+
+    def take(self, name: str, step: Callable[[], None]) -> None:
         begin = time.monotonic()
         step()
-        windows[name] = busy.between(begin, time.monotonic())
-    rest()
-    base = statistics.fmean(windows["alone"]) if windows["alone"] else 0.0
-    for name, gaps in windows.items():
-        mean = statistics.fmean(gaps) if gaps else 0.0
-        goal = {"parked": 1.02, "warming": 1.05}.get(name)
-        ratio = mean / base if base else 0.0
+        self.windows.setdefault(name, []).append(self.busy.between(begin, time.monotonic()))
+
+    def ratios(self, name: str) -> list[tuple[float, float]]:
+        """Of each round: the mean step beside it, and the mean of the windows alone around it."""
+        alone = [statistics.fmean(gaps) if gaps else 0.0 for gaps in self.windows["alone"]]
+        found = []
+        for number, gaps in enumerate(self.windows[name]):
+            base = statistics.fmean(alone[number : number + 2])
+            if gaps and base:
+                found.append((statistics.fmean(gaps), base))
+        return found
+
+
+_GOALS = {"parked": 1.02, "warming": 1.05}  # of the interval's upper end
+
+
+def told(report: Report, what: str, turns: Turns) -> None:
+    """A row for each kind of window."""
+    for name, windows in turns.windows.items():
+        gaps = [gap for window in windows for gap in window]
+        if name == "alone":
+            means = [round(statistics.fmean(one), 3) for one in windows if one]
+            report.row(f"{what}: step alone, ms by window", means, spread=spread(gaps))
+            continue
+        pairs_of = turns.ratios(name)
+        if len(pairs_of) < len(windows) or not pairs_of:
+            report.row(f"{what}: step beside {name}", "no steps in a window", "steps", False)
+            continue
+        ratio, low, high = interval(pairs_of)
+        goal = _GOALS.get(name)
         report.row(
-            f"{what}: step beside {name}",
-            f"{ratio:.3f} x alone" if name != "alone" else f"{mean:.3f} ms",
-            f"<= {goal}" if goal else "",
-            bool(gaps) and ratio <= goal if goal else None,
-            **spread(gaps),
+            f"{what}: step beside {name} / alone, {len(pairs_of)} rounds",
+            f"{ratio:.3f} [{low:.3f}, {high:.3f}]",
+            f"upper <= {goal}" if goal else "",
+            high <= goal if goal else None,
+            rounds=pairs_of,
+            spread=spread(gaps),
         )

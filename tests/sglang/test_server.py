@@ -117,7 +117,7 @@ def test_a_drain_finishes_what_runs_and_leaves_no_process(slot: Room) -> None:
     spine.until(lambda: slot.metric("ling_requests_in_flight") == 1, "the request to run", 60)
     group = slot.server("one")
     slot.processes["one"].send_signal(signal.SIGTERM)
-    assert slot.processes["one"].wait(60) == 0, slot.log("one")
+    assert slot.processes["one"].wait(200) == 0, slot.log("one")
     asking.join()
     assert len(found[0]) == 6, "a request that was accepted is answered"
     assert not [one for one in group if one.is_running()]

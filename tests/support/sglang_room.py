@@ -27,6 +27,7 @@ class Room(spine.Spine):
     """`up()` starts agent and keeper; `engine(pod, device)` an engine of SGLang on the same slot."""
 
     def up(self) -> None:
+        self.static.write_text(self.static.read_text().replace("graceSeconds: 10,", "graceSeconds: 300,"))
         checkpoint.make_model(self.model, "mini")
         self.python("agent", "-m", "ling_nodeagent", "serve", "--static", str(self.static), "--run-dir", str(self.run))
         spine.until(lambda: (self.run / "d" / "d002" / "fd.sock").exists(), "the agent's folders")

@@ -10,6 +10,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from . import late
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,6 +38,11 @@ def modules() -> None:
     """Imports them; those that only a GPU's packages bring are looked for when they are needed."""
     for name in _MODULES:
         importlib.import_module(name)
+    for name in late.MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            _log.debug("late=missing module=%s reason=%r", name, str(error))
     registry = importlib.import_module("sglang.srt.models.registry")
     registry.ModelRegistry.get_supported_archs()
 

@@ -45,12 +45,7 @@ class Sglang:
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # said above
         facts = self._device_facts()
         guards.set_environment(facts)
-        _, called = description.command(settings, device.described(facts))
-        for name, value in {**called.env, **_cache_folder()}.items():
-            os.environ.setdefault(name, value)
-        self._environ = dict(os.environ)
-        if importlib.util.find_spec("sglang") is None:
-            raise PluginMissing("--runtime sglang: this environment has no SGLang; use an engine image with it")
+        self._set_environment(settings)
         from . import preload
 
         if facts is not None:

@@ -1,0 +1,101 @@
+"""In which order the zygote gets ready: what must come before SGLang's first import does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support import flash
+
+from ling_api.errors import DeviceError, PluginMissing
+from ling_engine.runtime import ModelSettings
+from ling_engine.sglang import device, guards, late, preload, provenance
+from ling_engine.sglang.device import Facts
+from ling_engine.sglang.runtime import Sglang
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+H200 = Facts(count=1, properties={"major": 9, "minor": 0, "name": "NVIDIA H200", "total_memory": 150 << 30})
+
+
+class Stage:
+    """Every step of a preload, with whether SGLang was imported by then and what it would read."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.steps: list[tuple[str, bool]] = []
+        self.interval = ""
+        self.touched = False
+        patch.setattr(os, "environ", dict(os.environ))
+        patch.setattr(device, "visible", lambda: True)
+        patch.setattr(device, "facts", lambda: H200)
+        patch.setattr(device, "initialized", lambda: self.touched)
+        patch.setattr(importlib.util, "find_spec", lambda name: object())
+        patch.setattr(guards, "arm", lambda facts: self.step("arm"))
+        patch.setattr(preload, "plugins", lambda: self.step("plugins"))
+        patch.setattr(preload, "modules", lambda: self.step("modules"))
+        patch.setattr(provenance, "machine", lambda *_: None)
+
+    def step(self, name: str) -> None:
+        self.steps.append((name, "sglang" in sys.modules))
+        self.interval = os.environ.get("SGLANG_FORCE_STREAM_INTERVAL", "")
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelSettings:
+    (tmp_path / "config.json").write_text(json.dumps(flash.target()))
+    return ModelSettings(path=tmp_path, revision="", context_length=4096, max_queue=1, served_name="m")
+
+
+def test_nothing_of_sglang_is_imported_before_its_questions_are_answered(stage: Stage, model: ModelSettings) -> None:
+    """Its very first module asks for the device's name, which would call the driver."""
+    Sglang().preload(model)
+    assert stage.steps == [("arm", False), ("plugins", False), ("modules", False)]
+    assert "sglang" not in sys.modules
+
+
+def test_what_modules_read_while_they_are_imported_is_set_before(stage: Stage, model: ModelSettings) -> None:
+    Sglang().preload(model)
+    assert stage.interval == "67"
+    assert os.environ["TRITON_CACHE_AUTOTUNING"] == "1"
+    assert os.environ["FLASHINFER_CUDA_ARCH_LIST"] == "9.0a"
+
+
+def test_a_zygote_that_called_the_driver_ends(stage: Stage, model: ModelSettings) -> None:
+    stage.touched = True
+    with pytest.raises(DeviceError, match="no fork of this zygote could use the GPU"):
+        Sglang().preload(model)
+
+
+def test_without_sglang_it_is_said(stage: Stage, model: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PluginMissing, match="has no SGLang"):
+        Sglang().preload(model)
+    assert stage.steps == []
+
+
+def test_late_modules_know_nothing_of_a_device() -> None:
+    assert {name.split(".")[0] for name in late.MODULES} == {"torch", "sympy", "tomllib"}
+
+
+def test_a_module_that_a_release_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def find(name: str) -> Any:
+        asked.append(name)
+        if name in late.MODULES:
+            raise ImportError(name)
+        return type("Registry", (), {"ModelRegistry": type("R", (), {"get_supported_archs": staticmethod(list)})})
+
+    monkeypatch.setattr(importlib, "import_module", find)
+    preload.modules()
+    assert set(late.MODULES) <= set(asked)

@@ -132,7 +132,9 @@ def test_without_a_device_the_condition_says_so_and_with_one_it_serves(serve: Ca
     assert ready["status"] == "True"
     trial.kubectl("scale", f"ld/{NAME}", "--replicas=2")
     trial.wait_condition(NAME, "GPUAllocated")
-    trial.wait_for("two serve", lambda: trial.get("ld", NAME)["status"]["readyReplicas"] == 2, 60)
+    trial.wait_for(
+        "two serve", lambda: trial.get("ld", NAME)["status"]["readyReplicas"] == 2, 150
+    )  # a kubelet tries a claim again after a minute
     nodes = {pod["spec"]["nodeName"] for pod in trial.slot_pods(NAME)}
     assert len(nodes) == 2
 

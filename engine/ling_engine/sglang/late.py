@@ -1,7 +1,7 @@
-"""Modules that SGLang's ranks import late on a GPU, beside what `preload` names: seen on an H200 with every algorithm.
+"""Modules that SGLang's ranks import late on a GPU, beside those of `preload`: seen on an H200 with every algorithm.
 
-Without them each respawn imports them again. Only those that know nothing of a device: kernels and what loads a device's
-library are left to the ranks. A release that lacks one does without.
+Without them each respawn imports them again. Only those that know nothing of a device: kernels and what loads a
+device's library are left to the ranks. A release that lacks one does without.
 """
 
 from __future__ import annotations

@@ -115,18 +115,22 @@ class Turns:
     """
 
     busy: Decoding
-    windows: dict[str, list[list[float]]] = field(default_factory=dict)  # by name, one of each round, ms
+    spans: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by name, one of each round
 
     def take(self, name: str, step: Callable[[], None]) -> None:
         begin = time.monotonic()
         step()
-        self.windows.setdefault(name, []).append(self.busy.between(begin, time.monotonic()))
+        self.spans.setdefault(name, []).append((begin, time.monotonic()))
+
+    def windows(self, name: str) -> list[list[float]]:
+        """Steps in ms. To be asked when decoding has ended: an answer's steps are known when it is complete."""
+        return [self.busy.between(*span) for span in self.spans[name]]
 
     def ratios(self, name: str) -> list[tuple[float, float]]:
         """Of each round: the mean step beside it, and the mean of the windows alone around it."""
-        alone = [statistics.fmean(gaps) if gaps else 0.0 for gaps in self.windows["alone"]]
+        alone = [statistics.fmean(gaps) if gaps else 0.0 for gaps in self.windows("alone")]
         found = []
-        for number, gaps in enumerate(self.windows[name]):
+        for number, gaps in enumerate(self.windows(name)):
             base = statistics.fmean(alone[number : number + 2])
             if gaps and base:
                 found.append((statistics.fmean(gaps), base))
@@ -138,7 +142,8 @@ _GOALS = {"parked": 1.02, "warming": 1.05}  # of the interval's upper end
 
 def told(report: Report, what: str, turns: Turns) -> None:
     """A row for each kind of window."""
-    for name, windows in turns.windows.items():
+    for name in turns.spans:
+        windows = turns.windows(name)
         gaps = [gap for window in windows for gap in window]
         if name == "alone":
             means = [round(statistics.fmean(one), 3) for one in windows if one]

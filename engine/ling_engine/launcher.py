@@ -11,21 +11,21 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ling_api import fdpass, names
 from ling_api.errors import AgentUnreachable, BadInput
 from ling_api.v1 import agent_pb2 as pb
 
-from . import launcher_metrics
+from . import described, launcher_metrics
 from .backups import Backups
-from .described import Needs, needs
+from .described import Needs
 from .jit_exchange import JitExchange
 from .launched import LaunchedServer
 from .lifecycle import Action, Event, Phase, State, decide
 from .parked import Parked
 from .probes import Probes
-from .processes import Child, Processes
+from .processes import Processes
 from .stream import AgentLine
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Launcher:
             raise BadInput(f"--probe-port {self._settings.probe_port}: cannot listen there: {reason}") from error
         _log.info("launcher=started command=%s probes=%d", self._settings.command, port)
         self._processes.start()
-        self._describe()
+        described.ask(self._processes, self._described, lambda code: self._post(Event.CHECK_FAILED, code))
         code = await self._done
         self._parked.settle()
         await self._line.flush()
@@ -126,30 +126,9 @@ class Launcher:
         for action in actions:
             _ACTIONS[action](self)
 
-    def _describe(self) -> None:
-        """Asks a fork of the zygote what the model needs; a zygote that dies meanwhile is asked again."""
-        found: dict[str, Any] = {}
-        starts = self._processes.zygote_starts
-
-        def told(message: dict[str, Any], fds: list[int]) -> None:
-            if message["op"] in ("described", "failed"):
-                found.update(message)
-
-        def ended(code: int) -> None:
-            if found.get("op") == "described":
-                self._described(found)
-            elif found or self._processes.zygote_starts == starts:
-                if found:
-                    print(f"ling-engine: {found['reason']}", file=sys.stderr)  # noqa: T201
-                self._post(Event.CHECK_FAILED, code if code > 0 else 1)
-            else:
-                self._describe()
-
-        self._processes.fork("describe", Child(told=told, ended=ended))
-
-    def _described(self, found: dict[str, Any]) -> None:
-        self._needs = needs(found)
-        self._jit.named(self._needs.jit)
+    def _described(self, found: Needs) -> None:
+        self._needs = found
+        self._jit.named(found.jit)
         self._post(Event.CHECKED)
 
     def _from_agent(self, message: pb.AgentMessage) -> None:

@@ -52,13 +52,17 @@ def _revision_steps(observed: Observed, wanted: str, images: Images) -> Iterator
 
 
 def contains(live: Any, wanted: Any) -> bool:
-    """Whether `live` has all that `wanted` says; lists must have the same length."""
+    """Whether `live` has all that `wanted` says.
+
+    A list of objects may hold more: server-side apply keeps the items of others, as a port or an owner. Any other list
+    is to be the same.
+    """
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             key in live and contains(live[key], value) for key, value in wanted.items()
         )
-    if isinstance(wanted, list):
-        return isinstance(live, list) and len(live) == len(wanted) and all(map(contains, live, wanted))
+    if isinstance(wanted, list) and wanted and all(isinstance(one, dict) for one in wanted):
+        return isinstance(live, list) and all(any(contains(item, one) for item in live) for one in wanted)
     return bool(live == wanted)
 
 

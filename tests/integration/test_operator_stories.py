@@ -252,6 +252,22 @@ def test_a_port_edit_reaches_the_service() -> None:
     assert [one["port"] for one in world.kube.objects["Service", "tiny"]["spec"]["ports"]] == [8080]
 
 
+def test_a_port_and_an_owner_of_somebody_else_stay_and_the_work_goes_on() -> None:
+    world = started()
+    service = world.kube.objects["Service", "tiny"]
+    ours = dict(service["spec"]["ports"][0])
+    foreign = {"name": "metrics", "port": 9090, "targetPort": 9090, "protocol": "TCP"}
+    service["spec"]["ports"].insert(0, foreign)
+    service["metadata"]["ownerReferences"].append({"kind": "Application", "name": "shop", "uid": "uid-shop"})
+    writes = world.kube.writes
+    world.look()
+    assert world.kube.writes == writes
+    world.kube.put_deployment("tiny", spec(context=8192))
+    world.settle()
+    as_wanted(world, 1)
+    assert world.kube.objects["Service", "tiny"]["spec"]["ports"] == [foreign, ours]
+
+
 def test_a_calm_object_costs_no_write() -> None:
     world = started()
     writes = world.kube.writes

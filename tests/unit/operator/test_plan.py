@@ -347,6 +347,10 @@ def test_old_revisions_that_nobody_uses_are_dropped_but_for_five() -> None:
         pytest.param({}, {"a": 1}, False, id="missing"),
         pytest.param({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True, id="inside a list"),
         pytest.param({"a": [1, 2]}, {"a": [1]}, False, id="a longer list"),
+        pytest.param({"a": [1]}, {"a": []}, False, id="no list is wanted"),
+        pytest.param({"a": [{"x": 2}, {"x": 1}]}, {"a": [{"x": 1}]}, True, id="somebody else's item too"),
+        pytest.param({"a": [{"x": 2}, {"x": 3}]}, {"a": [{"x": 1}]}, False, id="only items of others"),
+        pytest.param({"a": None}, {"a": [{"x": 1}]}, False, id="no list"),
     ],
 )
 def test_an_object_has_what_is_wanted_of_it(live: Any, wanted: Any, same: bool) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
 from ling_operator.kube import Conflict, Missing
+from ling_operator.surroundings import owner_uid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -99,8 +100,16 @@ class Mirror:
             self.saw(kind, body)
         listed = {(_name_of(one), one["metadata"]["uid"]) for one in found}
         for name, body in before.items():  # known before the list was made, and not in it
-            if (name, body["metadata"]["uid"]) not in listed:
+            if (name, body["metadata"]["uid"]) in listed:
+                continue
+            if self._watched(kind, body):
                 self.saw_gone(kind, body)
+            else:  # no list names it
+                await self._look_again(kind, *name)
+
+    @staticmethod
+    def _watched(kind: str, body: Mapping[str, Any]) -> bool:
+        return not KINDS[kind] or KINDS[kind] in (body["metadata"].get("labels") or {})
 
     # -- the verbs of Kube
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
@@ -123,6 +132,9 @@ class Mirror:
         return made
 
     async def apply(self, body: Object, subresource: str = "") -> Object:
+        """As `Kube.apply`, but Conflict when the name is somebody else's: apply alone would take that object over."""
+        if not subresource and "uid" not in body["metadata"]:
+            await self._must_not_be_foreign(body)
         try:
             made = await self._kube.apply(body, subresource)
         except (Conflict, Missing):
@@ -152,6 +164,16 @@ class Mirror:
             raise
         await self._now(kind, namespace, name, left)
         return left
+
+    async def _must_not_be_foreign(self, body: Object) -> None:
+        """An object without our label is seen by no watch, so the API server is asked. Raises Conflict."""
+        kind, name = body["kind"], _name_of(body)
+        if name in self._objects.get(kind, {}):
+            return
+        live = await self._kube.get(kind, *name)
+        if live is not None and owner_uid(live["metadata"]) != owner_uid(body["metadata"]):
+            self._remember(kind, live)
+            raise Conflict(409, f"{kind} {name[1]} belongs to somebody else")
 
     async def _now(self, kind: str, namespace: str, name: str, left: Object | None) -> None:
         """The object after a write; None, or a Status, when it is gone."""

@@ -231,18 +231,50 @@ def test_an_agent_that_is_away_is_told_and_nothing_is_deleted() -> None:
     assert world.condition("Degraded")[0] == "False"
 
 
-def test_a_service_of_somebody_else_is_left_alone_and_named() -> None:
-    world = World()
+@pytest.mark.parametrize("late", [pytest.param(False, id="at once"), pytest.param(True, id="no watch tells of it")])
+def test_a_service_of_somebody_else_is_left_alone_and_named(late: bool) -> None:
+    world = World(late=late)
     foreign = {
         "kind": "Service",
         "metadata": {"name": "tiny", "namespace": KEY[0]},
         "spec": {"selector": {"a": "b"}},
     }
+    budget = {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "tiny-slots", "namespace": KEY[0]},
+        "spec": {"minAvailable": 7},
+    }
     asyncio.run(world.kube.create(foreign))
+    asyncio.run(world.kube.create(budget))
+    world.kube.put_deployment("tiny", spec())
+    for _ in range(2):
+        world.settle()
+        assert world.kube.objects["Service", "tiny"]["spec"] == {"selector": {"a": "b"}}
+        assert world.kube.objects["PodDisruptionBudget", "tiny-slots"]["spec"] == {"minAvailable": 7}
+        assert world.condition("Degraded") == ("True", "ServiceNameTaken")
+        assert world.events().count("ServiceNameTaken") == 1
+        assert len(world.pods()) == 2
+        if late:
+            asyncio.run(world.mirror.sync())
+    world.kube.remove("Service", "tiny")
+    if late:
+        asyncio.run(world.mirror.sync())
+    world.settle()
+    assert world.kube.objects["Service", "tiny"]["spec"]["selector"]["ling.dev/deployment"] == "tiny"
+    assert world.condition("Degraded")[0] == "False"
+
+
+def test_a_service_of_ours_that_lost_its_label_is_mended() -> None:
+    world = World(late=True)
     world.kube.put_deployment("tiny", spec())
     world.settle()
-    assert world.kube.objects["Service", "tiny"]["spec"] == {"selector": {"a": "b"}}
-    assert world.condition("Degraded") == ("True", "ServiceNameTaken")
+    service = world.kube.objects["Service", "tiny"]
+    service["metadata"]["labels"].clear()
+    service["spec"]["selector"] = {}
+    world.settle()
+    world.settle()
+    assert world.kube.objects["Service", "tiny"]["spec"]["selector"]["ling.dev/deployment"] == "tiny"
+    assert world.condition("Degraded")[0] == "False"
 
 
 def test_a_port_edit_reaches_the_service() -> None:

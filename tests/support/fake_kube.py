@@ -105,6 +105,7 @@ class FakeKube:
             self._status(live, copy.deepcopy(body["status"]))
         else:
             live["spec"] = copy.deepcopy(body["spec"])
+            live["metadata"]["labels"] |= body["metadata"].get("labels") or {}
             live["metadata"]["generation"] += 1
         self._touch(live)
         self._wrote()
@@ -303,7 +304,7 @@ class FakeKube:
     def _run_slot(self, slot: Object) -> None:
         uid = slot["metadata"]["uid"]
         mine = [one for one in self.of_kind("Pod") if controller(one) == uid]
-        if not all(map(self._alive, mine)):
+        if not self.agent_ready or not all(map(self._alive, mine)):
             return
         mine = [one for one in mine if one["status"]["phase"] in ("Running", "Succeeded")]
         keeper = next((one for one in mine if _is_slot(one)), None)

@@ -61,11 +61,12 @@ class Wire:
 
 
 def seen_by_watches(kube: FakeKube, kind: str) -> list[dict[str, Any]]:
-    """All objects of a kind, as a watch or a list tells them."""
+    """All objects of a kind that have the label by which it is watched, as a watch or a list tells them."""
     if kind == "Node":
         return [node for name in kube.machines if (node := kube.node(name)) is not None]
     agents = [kube.agent_pod(name) for name in kube.machines] if kind == "Pod" else []
-    return [*kube.of_kind(kind), *agents]
+    watched = [one for one in kube.of_kind(kind) if not KINDS[kind] or KINDS[kind] in one["metadata"]["labels"]]
+    return [*watched, *agents]
 
 
 class World:

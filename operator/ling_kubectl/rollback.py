@@ -1,13 +1,15 @@
 """`kubectl ling rollback`: the edit that brings a former revision back, as a JSON patch. Pure.
 
 A ControllerRevision keeps the part of the spec that makes engines. Fields of it that the former revision did not state
-are taken out, so the object reads as it did then; replicas, drain, service and the rest stay as they are now.
+are taken out, so the object reads as it did then; replicas, drain, service and the rest stay as they are now. Of
+weightCache the policy alone belongs to it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ling_api.enginepart import BASELINE
 from ling_api.errors import BadInput
 
 from .seen import label
@@ -50,4 +52,12 @@ def patch(seen: Seen, revision: Object) -> list[dict[str, Any]]:
             edits.append({"op": "add", "path": f"/spec/{part}", "value": revision["data"][part]})
         elif part in seen.spec:
             edits.append({"op": "remove", "path": f"/spec/{part}"})
-    return edits
+    return [*edits, *_policy_edits(seen, revision)]
+
+
+def _policy_edits(seen: Seen, revision: Object) -> list[dict[str, Any]]:
+    """Of weightCache.policy; a revision that does not state it means what was so when the field came."""
+    policy = {**BASELINE["weightCache"], **revision["data"].get("weightCache", {})}["policy"]
+    if "weightCache" in seen.spec:
+        return [{"op": "add", "path": "/spec/weightCache/policy", "value": policy}]
+    return [{"op": "add", "path": "/spec/weightCache", "value": {"policy": policy}}]

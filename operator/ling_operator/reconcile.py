@@ -1,7 +1,8 @@
 """The one story: observe -> plan -> write what is true -> do one step. Then again, until there is nothing to do.
 
 What is true is written first: the status remembers what no other object tells (that a revision was given up, since when
-a rollout makes no progress), so a death right after the step must not lose it.
+a rollout makes no progress), so a death right after the step must not lose it. A slot whose pod, claim or object the
+API server refuses to make holds up nobody else: the next slot's step is done instead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
 from ling_operator import apply, status, transitions
+from ling_operator.actions import Create
 from ling_operator.kube import ApiError, Conflict
 from ling_operator.observe import observe
 from ling_operator.plan import plan
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REFUSED: Final = frozenset({403, 409, 422})  # quota, policy or rights; the name is taken; the object makes no sense
 REPEAT_SECONDS: Final = 0.5  # until the next look after the same step was done twice in a row
 
 
@@ -74,10 +77,36 @@ class Reconciler:
         if step is None:
             self._last.pop(key, None)
             return planned.requeue_after
-        await self._do(observed, step)
+        step = await self._do_first(observed, step, planned.slot, now)
         repeated = self._last.get(key) == step
         self._last[key] = step
         return REPEAT_SECONDS if repeated else 0.0
+
+    async def _do_first(self, observed: Observed, step: Step, slot: str, now: float) -> Step:
+        """The step that was done: the first that was not refused. ApiError when all were, or nobody answers."""
+        refused: set[str] = set()
+        while True:
+            try:
+                await self._do(observed, step)
+            except ApiError as error:
+                if not slot or not isinstance(step, Create) or error.status not in REFUSED:
+                    raise
+                await self._tell_refused(observed, slot, error, now)
+                refused.add(slot)
+                other = plan(observed, self._settings.images, now, refused)
+                if other.step is None:
+                    raise
+                step, slot = other.step, other.slot
+            else:
+                return step
+
+    async def _tell_refused(self, observed: Observed, slot: str, error: ApiError, now: float) -> None:
+        """A log line and a figure, and an event unless it is a name that is taken, which the next look knows."""
+        self._metrics.errors.labels("refused").inc()
+        log.error("refused namespace=%s slot=%s error=%s", observed.namespace, slot, error)
+        if not isinstance(error, Conflict):
+            event = transitions.Event(reason="CreateRefused", message=f"{slot}: {error}", warning=True)
+            await self._post(transitions.build_event(observed, event, now))
 
     async def _do(self, observed: Observed, step: Step) -> None:
         log.info(
@@ -96,7 +125,7 @@ class Reconciler:
             await self._write_status("LingDeployment", meta, built)
             self._observe_rollout(observed, built, now)
         for facts in planned.facts:
-            condition = status.agent_condition(observed, facts, now)
+            condition = status.agent_condition(facts, now)
             if condition is not None:
                 meta = {"name": facts.name, "namespace": observed.namespace, "uid": facts.slot.uid}
                 await self._write_status("LingSlot", meta, {"conditions": [condition.to_dict()]})

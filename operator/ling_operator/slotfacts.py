@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ling_api import names
+from ling_operator.surroundings import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ class SlotFacts:
     pods: tuple[PodView, ...]
     claim: ClaimView | None = None
     node: NodeView | None = None
+    agent: bool | None = None  # whether its node's agent is Ready; None while it has no node
     leaving_since: float = 0.0  # when its node began to leave: the taint's word, else when we first saw it
 
     @property
@@ -74,8 +76,27 @@ class SlotFacts:
 
     @property
     def serving(self) -> bool:
-        """Somebody answers; the agent's last word does not count when its node is dead."""
-        return self.slot.status.is_true(names.SERVING) and self.alive
+        """Somebody answers. What the agent said last does not count when its node is dead, nor against the kubelet."""
+        return self.slot.status.is_true(names.SERVING) and self.alive and not self.silent
+
+    @property
+    def silent(self) -> bool:
+        """The agent said that it serves and is away, and the engine that it named is not Ready, or is gone."""
+        active = self.active
+        answers = active is not None and active.live and active.ready
+        return self.slot.status.is_true(names.SERVING) and self.agent is False and not answers
+
+    @property
+    def silent_since(self) -> float | None:
+        """Since when it is silent; None while it is not, or before the agent's absence is written down.
+
+        Nobody becomes active without an agent, so its absence counts where no pod tells when the engine ended.
+        """
+        away, active = self.slot.status.condition(names.AGENT_LOST), self.active
+        if not self.silent or away is None or not away.true:
+            return None
+        ended = active.ready_changed if active is not None and not active.ready else 0.0
+        return max(seconds(away.last_transition_time), ended)
 
     @property
     def alive(self) -> bool:
@@ -121,7 +142,7 @@ class SlotFacts:
     def held(self) -> bool:
         """Requests are answered, or wait for a successor that is expected: what the slot pod's readiness says."""
         pod = self.slot_pod
-        return self.serving or (pod is not None and pod.live and pod.ready and self.alive)
+        return self.serving or (pod is not None and pod.live and pod.ready and self.alive and not self.silent)
 
     @property
     def lost(self) -> bool:
@@ -184,6 +205,7 @@ def facts_of(observed: Observed) -> tuple[SlotFacts, ...]:
 def _facts(observed: Observed, slot: SlotView) -> SlotFacts:
     pods = tuple(one for one in observed.pods if one.slot_uid == slot.uid)
     node = observed.nodes.get(node_name(slot, pods))
+    seen_at = slot.status.node or next((one.node for one in pods if one.component == names.COMPONENT_SLOT), "")
     since = 0.0
     if node is not None and node.leaving:
         since = node.since or observed.previous.leaving.get(slot.name, 0.0) or observed.now
@@ -192,5 +214,6 @@ def _facts(observed: Observed, slot: SlotView) -> SlotFacts:
         pods=pods,
         claim=next((one for one in observed.claims if one.slot_uid == slot.uid), None),
         node=node,
+        agent=seen_at in observed.agents if seen_at else None,
         leaving_since=since,
     )

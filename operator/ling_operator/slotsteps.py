@@ -1,4 +1,4 @@
-"""The next step inside one slot: its spec, its claim, its slot pod, its label, its engines, in this order. Pure.
+"""The next step inside one slot: its label, its spec, its claim, its slot pod, its engines, in this order. Pure.
 
 Nothing that serves, or that could take over, is deleted before the target's engine is active. Where the engine pod owns
 the GPU (DevicePlugin) that cannot be: there the old engine goes first, and the slot pod follows the engine's node.
@@ -102,14 +102,17 @@ def _pod_steps(observed: Observed, facts: SlotFacts, images: Images) -> Iterator
 def unserved_since(facts: SlotFacts) -> float | None:
     """When the slot stopped serving; None while it serves or before anybody said so."""
     condition = facts.slot.status.condition(names.SERVING)
-    if condition is None or condition.true:
+    if condition is None:
         return None
+    if condition.true:
+        return facts.silent_since
     return seconds(condition.last_transition_time)
 
 
-def _label_steps(facts: SlotFacts, hold: int, others_serve: bool, now: float) -> Iterator[Step]:
+def label_steps(facts: SlotFacts, hold: int, others_serve: bool, now: float) -> Iterator[Step]:
+    """Into the Service, or out of it; a spare slot never is in it."""
     pod = facts.slot_pod
-    if pod is None or pod.terminal:
+    if pod is None or pod.terminal or facts.slot.spec.spare:
         return
     since = unserved_since(facts)
     too_long = since is not None and now - since >= hold
@@ -247,7 +250,7 @@ def _spec_steps(observed: Observed, facts: SlotFacts, spec: LingDeploymentSpec, 
 
 
 def slot_steps(observed: Observed, facts: SlotFacts, task: Task, images: Images, now: float) -> Iterator[Step]:
-    """What is to be done in this slot, the most urgent first."""
+    """What is to be done in this slot but its label, the most urgent first."""
     spec = observed.spec
     if spec is None:
         return
@@ -255,6 +258,5 @@ def slot_steps(observed: Observed, facts: SlotFacts, task: Task, images: Images,
         yield from spare_steps(observed, facts, task, images, spec)
         return
     yield from _spec_steps(observed, facts, spec, task)
-    yield from _label_steps(facts, spec.hold_seconds, task.others_serve, now)
     yield from _pod_steps(observed, facts, images)
     yield from _engine_steps(observed, facts, task, now)

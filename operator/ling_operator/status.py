@@ -88,20 +88,13 @@ def _cached(facts: Sequence[SlotFacts]) -> Verdict:
     return names.WEIGHTS_CACHED, False, "NotHeld", f"{without[0].name}: {said}"
 
 
-def agent_lost(observed: Observed, facts: SlotFacts) -> bool | None:
-    """Whether the slot's node has no agent that is Ready; None while the slot has no node."""
-    pod = facts.slot_pod
-    node = facts.slot.status.node or (pod.node if pod is not None else "")
-    return node not in observed.agents if node else None
-
-
 def _complaints(observed: Observed, facts: Sequence[SlotFacts]) -> Iterator[tuple[str, str]]:
     if observed.complaint:
         yield "InvalidSpec", observed.complaint
     if observed.service_taken:
         yield "ServiceNameTaken", f"Service {observed.name} belongs to somebody else; delete it, or rename this object"
     for one in facts:
-        if agent_lost(observed, one):
+        if one.agent is False:
             yield "AgentLost", f"{one.name}: its node has no ready agent; what serves goes on, nothing new starts"
         for pod in one.live_engines:
             said = one.reported(pod)
@@ -260,10 +253,13 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
     return {**status, "performance": performance} if performance else status
 
 
-def agent_condition(observed: Observed, facts: SlotFacts, now: float) -> Condition | None:
+def agent_condition(facts: SlotFacts, now: float) -> Condition | None:
     """The slot's condition AgentLost as it should be; None when nothing is to be written."""
-    lost, before = agent_lost(observed, facts), facts.slot.status.condition(names.AGENT_LOST)
-    if lost is None or (before is not None and before.true == lost):
+    before = facts.slot.status.condition(names.AGENT_LOST)
+    if facts.agent is None:
+        return None
+    lost = not facts.agent
+    if before is not None and before.true == lost:
         return None
     return Condition(
         type=names.AGENT_LOST,

@@ -62,7 +62,8 @@ class SlotView:
 class PodView:
     """A slot pod or an engine pod. `trouble` says in words why it does not run, "" when it does.
 
-    `waits_since`: since when no node takes it, 0 while one does or nobody has tried.
+    `waits_since`: since when no node takes it, 0 while one does or nobody has tried. `ready_changed`: since when it is
+    Ready, or is not.
     """
 
     name: str
@@ -82,6 +83,7 @@ class PodView:
     trouble: str
     created: float
     waits_since: float = 0.0
+    ready_changed: float = 0.0
 
     @property
     def fill(self) -> bool:
@@ -232,7 +234,7 @@ def pod_view(body: Object) -> PodView:
     meta, status = body["metadata"], body.get("status") or {}
     labels = meta.get("labels") or {}
     slot, revision = labels.get(names.LABEL_SLOT, ""), labels.get(names.LABEL_REVISION, "")
-    scheduled = _condition(status, "PodScheduled")
+    scheduled, ready = _condition(status, "PodScheduled"), _condition(status, "Ready")
     unschedulable = scheduled.get("reason") == "Unschedulable"
     return PodView(
         name=meta["name"],
@@ -245,13 +247,14 @@ def pod_view(body: Object) -> PodView:
         node=(body.get("spec") or {}).get("nodeName") or "",
         deleting=bool(meta.get("deletionTimestamp")),
         phase=status.get("phase") or "Pending",
-        ready=_condition(status, "Ready").get("status") == "True",
+        ready=ready.get("status") == "True",
         serving=labels.get(names.LABEL_SERVING) == "true",
         unschedulable=unschedulable,
         broken=_waiting(status).get("reason") in BROKEN_WAITS,
         trouble=_trouble(status),
         created=seconds(meta.get("creationTimestamp")),
         waits_since=seconds(scheduled.get("lastTransitionTime")) if unschedulable else 0.0,
+        ready_changed=seconds(ready.get("lastTransitionTime")),
     )
 
 

@@ -26,13 +26,13 @@ _FIELDS = (
 
 
 class LaunchedServer:
-    """`on_phase(phase)` for every change; `on_attach()` when it asks; `on_ended(code)` once."""
+    """`on_phase(phase)` for every change; `on_attach(request)` when it asks; `on_ended(code)` once."""
 
     def __init__(
         self,
         *,
         on_phase: Callable[[str], None],
-        on_attach: Callable[[], None],
+        on_attach: Callable[[int], None],
         on_performance: Callable[[], None],
         on_ended: Callable[[int], None],
     ) -> None:
@@ -42,8 +42,7 @@ class LaunchedServer:
         self.phases: dict[str, float] = {}
         self.progress = 0.0
         self.sets: list[str] = []  # all that it ever asked for: it has them attached, or is filling them
-        self.asked: list[str] = []  # by the last attach request
-        self.pending: int | None = None  # the attach request that awaits its final answer
+        self.pending: dict[int, list[str]] = {}  # attach requests without a final answer; each rank may have one
         self.performance: dict[str, Any] = {}
         self.reason = ""
         self.child = Child(told=self._told, ended=self._on_ended)
@@ -68,8 +67,8 @@ class LaunchedServer:
     def to_proto(self) -> pb.Server:
         return pb.Server(id=self.id, phase=f"PHASE_{self.phase.upper()}", sets=self.sets)
 
-    def attach(self) -> pb.Attach:
-        return pb.Attach(request=self.pending or 0, server=self.id, sets=self.asked)
+    def attach(self, request: int) -> pb.Attach:
+        return pb.Attach(request=request, server=self.id, sets=self.pending[request])
 
     def performed(self) -> pb.Performance:
         return pb.Performance(**{name: self.performance[name] for name in _FIELDS})
@@ -77,11 +76,11 @@ class LaunchedServer:
     def answer(self, answer: pb.AttachAnswer) -> None:
         """Relays the agent's word; a final one ends the request."""
         kind = answer.WhichOneof("answer")
-        if answer.request != self.pending or kind is None:
+        if answer.request not in self.pending or kind is None:
             return
         self.child.put({"op": "answer", "re": answer.request, **_translated(kind, answer)})
         if kind != "wait":
-            self.pending = None
+            del self.pending[answer.request]
 
     def tell_role(self, role: str, term: int, grace_seconds: float) -> None:
         self.child.put({"op": "role", "role": role, "term": term, "grace": grace_seconds})
@@ -111,9 +110,9 @@ class LaunchedServer:
                 self.progress = message["progress"]
                 self._on_phase(self.phase)
             case "attach":
-                self.pending, self.asked = message["re"], message["sets"]
-                self.sets += [each for each in self.asked if each not in self.sets]
-                self._on_attach()
+                self.pending[message["re"]] = message["sets"]
+                self.sets += [each for each in message["sets"] if each not in self.sets]
+                self._on_attach(message["re"])
             case "performance":
                 self.performance = message
                 self._on_performance()

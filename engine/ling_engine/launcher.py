@@ -134,6 +134,7 @@ class Launcher:
     def _from_agent(self, message: pb.AgentMessage) -> None:
         match message.WhichOneof("message"):
             case "welcome":
+                self._held_back = ""  # an agent that means it says it after its welcome
                 self._post(Event.WELCOMED)
                 self._say_what_is_pending()
             case "go":
@@ -166,8 +167,8 @@ class Launcher:
 
     def _say_what_is_pending(self) -> None:
         if self._server is not None:
-            if self._server.pending is not None:
-                self._line.send(attach=self._server.attach())
+            for request in self._server.pending:
+                self._line.send(attach=self._server.attach(request))
             self._line.send(server_event=self._server.event())
         if self._state.leaving:
             self._line.send(leaving=pb.Leaving())
@@ -191,9 +192,9 @@ class Launcher:
             return self._server.child.put({"op": "parked"}, fds)
         return self._line.pass_on(fds)
 
-    def _server_attaches(self) -> None:
+    def _server_attaches(self, request: int) -> None:
         if self._server is not None:
-            self._line.send(attach=self._server.attach())
+            self._line.send(attach=self._server.attach(request))
 
     def _server_performed(self) -> None:
         if self._server is not None:

@@ -382,6 +382,21 @@ async def test_refused_ends_the_server_with_3(stage: Stage) -> None:
     assert event.exit_code == 3
 
 
+def readiness(engine: Engine) -> str:
+    return httpx.get(f"http://127.0.0.1:{engine.probes()}/readyz").text.strip()
+
+
+async def test_a_new_agent_holds_no_pod_back_that_it_does_not_name(stage: Stage) -> None:
+    engine = await stage.engine(stage.one)
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    stage.one.say(readiness=pb.Readiness(held_back=True, reason="the node is left"))
+    await until(lambda: readiness(engine) == "active; the node is left", "held back")
+    await stage.agent.stop()
+    assert readiness(engine) == "active; the node is left", "nobody has taken it back"
+    await stage.agent.start()
+    await until(lambda: readiness(engine) == "active", "ready again")
+
+
 async def test_probes_and_metrics(stage: Stage) -> None:
     stage.agent.go = False
     engine = await stage.engine(stage.one)

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 
 from ling_api.identity import Identity
+from ling_api.v1 import agent_pb2 as pb
 from ling_engine import attach, filling
 from ling_engine.cohort import Answer, Cohort
 from ling_engine.launched import LaunchedServer
@@ -68,11 +69,23 @@ async def test_every_set_is_filled_with_a_ticket_that_is_not_too_old(monkeypatch
     assert done == [("fetch", A), ("fill", B), ("fill", C)]
 
 
-async def test_hello_names_every_set_that_the_server_asked_for_and_attach_the_last() -> None:
+async def test_ranks_that_ask_again_at_once_have_each_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
     server = LaunchedServer(
-        on_phase=lambda phase: None, on_attach=lambda: None, on_performance=lambda: None, on_ended=lambda code: None
+        on_phase=lambda phase: None, on_attach=asked.append, on_performance=lambda: None, on_ended=lambda code: None
     )
-    server.child.told({"op": "attach", "re": 1, "sets": [A, B]}, [])
+    relayed: list[tuple[int, str]] = []
+    monkeypatch.setattr(
+        type(server.child), "put", lambda self, message: relayed.append((message["re"], message["kind"]))
+    )
+    server.child.told({"op": "attach", "re": 1, "sets": [A]}, [])
     server.child.told({"op": "attach", "re": 2, "sets": [B]}, [])
-    assert list(server.attach().sets) == [B]
-    assert list(server.to_proto().sets) == [A, B]
+    assert asked == [1, 2]
+    assert [(one.request, list(one.sets)) for one in map(server.attach, server.pending)] == [(1, [A]), (2, [B])]
+    assert list(server.to_proto().sets) == [A, B], "hello names every set that it ever asked for"
+    server.answer(pb.AttachAnswer(request=1, wait=pb.Wait(reason="a fill")))
+    server.answer(pb.AttachAnswer(request=1, granted=pb.Granted()))
+    assert list(server.pending) == [2], "only this one is said again to a new agent"
+    server.answer(pb.AttachAnswer(request=2, granted=pb.Granted()))
+    server.answer(pb.AttachAnswer(request=2, granted=pb.Granted()))
+    assert relayed == [(1, "wait"), (1, "granted"), (2, "granted")]

@@ -7,7 +7,7 @@ from tests.support.slot_mind import Mind
 
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events
-from ling_nodeagent.facts import Role
+from ling_nodeagent.facts import Phase, Role
 from ling_nodeagent.listener import word_of
 
 
@@ -109,6 +109,15 @@ def test_a_launcher_that_comes_after_the_deadline_is_told_too() -> None:
     left(mind, -1)
     mind.engine("two", plan=10)
     assert [(each.pod, each.held_back) for each in mind.of(do.HoldBack)] == [("one", True), ("two", True)]
+
+
+def test_who_comes_back_is_told_again_after_its_welcome() -> None:
+    mind, _ = serving()
+    left(mind, -1)
+    mind.post(events.StreamGone(stream=mind["one"].stream))
+    stream = mind.engine("one", role=Role.ACTIVE, term=1, server="s1", phase=Phase.ACCEPTING).stream
+    said = [each for each in mind.said if isinstance(each, do.Welcome | do.HoldBack) and each.stream == stream]
+    assert [type(each) for each in said] == [do.Welcome, do.HoldBack]
 
 
 def test_uncordon_makes_them_ready_again() -> None:

@@ -75,6 +75,9 @@ class Calls:
     def _ended(self, conn: Connection) -> None:
         self.connections.pop(conn.number, None)
         self._agent.store.forget_connection(conn.number)
+        self.pulses.forget(
+            conn.number
+        )  # a hint is worth nothing without the connection: what it left is delivered first
         if not conn.slot:  # it never said who it is: nobody waits for its death
             self._deaths.forget(conn.number)
             return

@@ -57,6 +57,7 @@ class Connection:
         self.uid = self.slot = self.server = ""
         self.rank = 0
         self.deposits: dict[str, str] = {}  # the tickets redeemed here, by set
+        self.pulsed = False  # it has told of its page
         self.closed = False
         self._sock = sock
         self._on_frame = on_frame

@@ -62,7 +62,7 @@ class Frames:
             "pass": self._pass,
             "jit": lambda c, m, f: agent.jit.asked(c, agent.callers[c.device].namespace, m["key"]),
             "jit-offer": lambda c, m, f: agent.jit.offered(agent.callers[c.device].namespace, m["key"], f.pop()),
-            "pulse": lambda c, m, f: agent.calls.pulses.watch(c.number, f.pop()),
+            "pulse": self._pulse,
         }  # fmt: skip
 
     def take(self, conn: Connection, message: Message, fds: list[int]) -> None:
@@ -120,6 +120,12 @@ class Frames:
             )  # fmt: skip
             agent.calls.forget_deaths(conn.slot)
             conn.put({"op": "welcome", "pulse": True})
+
+    def _pulse(self, conn: Connection, message: Message, fds: list[int]) -> None:
+        if conn.pulsed:  # also after its hint: each page costs a thread
+            raise fdpass.ProtocolError("pulse: this connection has told of its page already")
+        conn.pulsed = True
+        self._agent.calls.pulses.watch(conn.number, fds.pop(), conn.device)
 
     # keeper and launcher
 

@@ -2,7 +2,8 @@
 
 Only a hint, and the owner's own: a page is mapped read-only, its size is sealed, and no word in it is believed beyond
 "its owner is gone". A thread for each page waits on its futex; nothing of the C library's mutexes runs here, since
-their list pointers lie in memory that the other side writes.
+their list pointers lie in memory that the other side writes. A folder has so many threads and no more, those counted
+that nobody needs and that have not ended yet; beyond that a death is told by the kernel alone, a little later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mmap
 import os
 import platform
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ling_api import fdpass
@@ -27,6 +29,7 @@ LOG = logging.getLogger(__name__)
 PAGE: Final = 4096
 OWNER_DIED: Final = 0x40000000
 LOOK_AGAIN: Final = 5.0  # seconds: a watcher that nobody needs ends then
+MOST: Final = 64  # threads of one folder; a server of 8 ranks needs 9
 FIDGETS: Final = 1000  # changes of the word that say nothing, before it is no longer watched
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
 _WAIT: Final = 0
@@ -42,25 +45,40 @@ class Pulses:
     def __init__(self, on_hint: Callable[[int], None]) -> None:
         self._on_hint = on_hint
         self._ended: dict[int, threading.Event] = {}
+        self._live: Counter[str] = Counter()  # threads that have not ended, by folder
+        self._lock = threading.Lock()  # of the counts: threads end where they are
 
     def __len__(self) -> int:
         return len(self._ended)
 
-    def watch(self, key: int, fd: int) -> None:
-        """The descriptor is closed here. Raises ProtocolError when it is no page whose size is sealed."""
-        self.forget(key)
+    def live(self, folder: str) -> int:
+        """How many threads that folder has, wanted or not."""
+        with self._lock:
+            return self._live[folder]
+
+    def watch(self, key: int, fd: int, folder: str = "") -> None:
+        """The descriptor is closed here; a folder that has MOST threads gets no more of them, hence no hint.
+
+        Raises ProtocolError when it is no page whose size is sealed, or the key has one already.
+        """
         try:
-            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            if not seals & fcntl.F_SEAL_SHRINK or os.fstat(fd).st_size != PAGE:
-                raise fdpass.ProtocolError("pulse: the page must be a memfd of 4096 bytes, sealed against shrinking")
-            page = _map(fd)
-        except OSError as error:
-            raise fdpass.ProtocolError(f"pulse: the page cannot be mapped: {error.strerror}") from error
+            if key in self._ended:
+                raise fdpass.ProtocolError("pulse: this connection has told of its page already")
+            page = _checked(fd) if self.live(folder) < MOST else 0
         finally:
             os.close(fd)
+        if not page:
+            LOG.info("event=pulse-passed-over folder=%s threads=%d", folder, MOST)
+            return
         ended = self._ended[key] = threading.Event()
-        hint = (asyncio.get_running_loop(), key)
-        threading.Thread(target=self._wait, args=(page, ended, *hint), daemon=True, name=f"pulse-{key}").start()
+        self._count(folder, 1)
+        args = (page, ended, asyncio.get_running_loop(), key, folder)
+        try:
+            threading.Thread(target=self._watched, args=args, daemon=True, name=f"pulse-{key}").start()
+        except RuntimeError as error:  # the system gives no more threads
+            LOG.warning("event=pulse-passed-over folder=%s reason=%r", folder, str(error))
+            del self._ended[key]
+            self._gone(page, folder)
 
     def forget(self, key: int) -> None:
         """Its hint is wanted no more."""
@@ -72,21 +90,51 @@ class Pulses:
         for key in tuple(self._ended):
             self.forget(key)
 
-    def _wait(self, page: int, ended: threading.Event, loop: asyncio.AbstractEventLoop, key: int) -> None:
-        word, fidgets = ctypes.c_uint32.from_address(page), 0
-        while not ended.is_set() and fidgets < FIDGETS:
-            value = word.value
-            if value & OWNER_DIED:
-                if not ended.is_set() and not loop.is_closed():
-                    loop.call_soon_threadsafe(self._hinted, key, ended)
-                break
-            fidgets += _futex_wait(page, value)
+    def _count(self, folder: str, more: int) -> None:
+        with self._lock:
+            self._live[folder] += more
+            if not self._live[folder]:
+                del self._live[folder]
+
+    def _gone(self, page: int, folder: str) -> None:
         _munmap(page)
+        self._count(folder, -1)
+
+    def _watched(
+        self, page: int, ended: threading.Event, loop: asyncio.AbstractEventLoop, key: int, folder: str
+    ) -> None:
+        try:
+            if _owner_dies(page, ended) and not loop.is_closed():
+                loop.call_soon_threadsafe(self._hinted, key, ended)
+        finally:
+            self._gone(page, folder)
 
     def _hinted(self, key: int, ended: threading.Event) -> None:
         if self._ended.get(key) is ended:
             self.forget(key)
             self._on_hint(key)
+
+
+def _owner_dies(page: int, ended: threading.Event) -> bool:
+    """Waits until the page's owner is gone (True), or nobody wants to know, or the word says nothing too often."""
+    word, fidgets = ctypes.c_uint32.from_address(page), 0
+    while not ended.is_set() and fidgets < FIDGETS:
+        value = word.value
+        if value & OWNER_DIED:
+            return not ended.is_set()
+        fidgets += _futex_wait(page, value)
+    return False
+
+
+def _checked(fd: int) -> int:
+    """The page, mapped. Raises ProtocolError."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        if not seals & fcntl.F_SEAL_SHRINK or os.fstat(fd).st_size != PAGE:
+            raise fdpass.ProtocolError("pulse: the page must be a memfd of 4096 bytes, sealed against shrinking")
+        return _map(fd)
+    except OSError as error:
+        raise fdpass.ProtocolError(f"pulse: the page cannot be mapped: {error.strerror}") from error
 
 
 def _libc() -> ctypes.CDLL:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import socket
@@ -418,6 +419,17 @@ async def hello_twice(scene: Scene) -> str:
     return refused(scene.folder(scene.fresh()), hello("launcher"), hello("launcher"))
 
 
+async def pulse_twice(scene: Scene) -> str:
+    pages = [plain_memfd(4096) for _ in range(2)]
+    try:
+        for page in pages:
+            fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        pulses: list[Any] = [({"op": "pulse"}, [page]) for page in pages]
+        return refused(scene.folder(scene.fresh()), hello("rank"), *pulses)
+    finally:
+        fdpass.close_all(pages)
+
+
 async def descriptors_that_were_not_announced(scene: Scene) -> str:
     fds = [plain_memfd(4096) for _ in range(100)]
     try:
@@ -491,6 +503,7 @@ ATTACKS: dict[Callable[[Scene], Awaitable[str]], str] = {
     another_version: "this agent speaks 1",
     another_kind: "unknown kind 'agent'",
     hello_twice: "hello was said already",
+    pulse_twice: "told of its page already",
     descriptors_that_were_not_announced: "100 descriptors came along; it says 0",
     a_listener_that_is_none: "no socket",
     unsealed_give_back: "sealed sets only",

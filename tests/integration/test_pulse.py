@@ -7,14 +7,16 @@ import fcntl
 import mmap
 import os
 import signal
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ling_api import fdpass
 from ling_engine.pulse import Pulse
-from ling_nodeagent.pulses import PAGE, Pulses
+from ling_nodeagent.pulses import MOST, PAGE, Pulses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +81,62 @@ async def test_who_is_forgotten_is_not_told_of() -> None:
     os.waitpid(pid, 0)
     await asyncio.sleep(0.1)
     assert hints == []
+
+
+def page_of_nobody() -> int:
+    """A page as it must be; no mutex is in it."""
+    fd = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, PAGE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+def mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:page")
+
+
+async def test_a_second_page_of_a_connection_is_refused_and_costs_nothing() -> None:
+    pulses = Pulses(lambda key: None)
+    pulses.watch(1, page_of_nobody(), "d001")
+    again = page_of_nobody()
+    with pytest.raises(fdpass.ProtocolError, match="already"):
+        pulses.watch(1, again, "d001")
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(again)
+    assert (len(pulses), pulses.live("d001")) == (1, 1)
+    pulses.close()
+
+
+async def test_a_folder_that_reconnects_without_end_has_so_many_threads_and_no_more() -> None:
+    pulses = Pulses(lambda key: None)
+    for key in range(4 * MOST):
+        pulses.watch(key, page_of_nobody(), "d001")
+        pulses.forget(key)
+    threads = [each for each in threading.enumerate() if each.name.startswith("pulse-")]
+    assert pulses.live("d001") == MOST, "a thread that nobody needs counts until it has ended"
+    assert len(threads) <= MOST + 2, "and those of the test before this one"
+    pulses.watch(-1, page_of_nobody(), "d002")
+    assert pulses.live("d002") == 1, "another folder has its own"
+    pulses.close()
+    async with asyncio.timeout(20):
+        while pulses.live("d001"):
+            await asyncio.sleep(0.05)
+    pulses.watch(1, page_of_nobody(), "d001")
+    assert pulses.live("d001") == 1, "room again"
+    pulses.close()
+
+
+async def test_without_a_thread_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = mapped()
+    pulses = Pulses(lambda key: None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pulses.watch(1, page_of_nobody(), "d001")
+    monkeypatch.undo()
+    assert (len(pulses), pulses.live("d001")) == (0, 0)
+    assert mapped() <= before
 
 
 @pytest.mark.parametrize("wrong", ["unsealed", "small", "a pipe"])

@@ -1,8 +1,8 @@
 """The one decision of the operator: from what is observed, the next step and what is true. Pure.
 
 One step at a time, nothing remembered: whatever was done is seen in the next look, so a crash between any two steps
-costs nothing. Order: revision, service, budgets, slots that go, each slot's own step, slots that are missing, old
-revisions. docs/rollout.md tells it for people.
+costs nothing. Order: revision, service, budgets, labels, slots that go, each slot's own step, slots that are missing,
+old revisions. docs/rollout.md tells it for people.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ling_operator.actions import Apply, Create, Delete, Label, Step
 from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement, place
 from ling_operator.rollout import Rollout, rollout_of, targets_of
 from ling_operator.slotfacts import SlotFacts, facts_of
-from ling_operator.slotsteps import ADMISSION_PAUSE, Task, slot_steps, unserved_since
+from ling_operator.slotsteps import ADMISSION_PAUSE, Task, label_steps, slot_steps, unserved_since
 from ling_operator.surroundings import owner_uid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ling_api.enginepart import EnginePart
     from ling_operator.settings import Images
@@ -33,9 +33,13 @@ REVISIONS_KEPT: Final = 5  # ControllerRevisions that nobody uses any more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now (nothing, if `step` is None), what is true, and when to look again if nothing happens."""
+    """What to do now (nothing, if `step` is None), what is true, and when to look again if nothing happens.
+
+    `slot` is the one that the step concerns, "" when it concerns none.
+    """
 
     step: Step | None
+    slot: str = ""
     facts: tuple[SlotFacts, ...] = ()
     rollout: Rollout | None = None
     placement: Placement | None = None
@@ -101,7 +105,7 @@ def _leave(observed: Observed, facts: SlotFacts, why: str) -> Step:
     return Delete(kind="LingSlot", name=facts.name, uid=facts.slot.uid, foreground=True, why=why)
 
 
-def _new_slot(observed: Observed, spec: LingDeploymentSpec, aim: Aim, revision: str, *, spare: bool) -> Step:
+def _new_slot(observed: Observed, spec: LingDeploymentSpec, aim: Aim, revision: str, *, spare: bool) -> Create:
     """A slot of the lowest number for which no slot, claim or pod exists, terminating ones included."""
     taken = {one.name for one in observed.slots} | {one.slot for one in observed.pods}
     taken |= {one.name for one in observed.claims}
@@ -127,7 +131,7 @@ def _new_slot(observed: Observed, spec: LingDeploymentSpec, aim: Aim, revision: 
 
 def _missing_steps(
     observed: Observed, spec: LingDeploymentSpec, placed: Placement, aim: Aim, revision: str
-) -> Iterator[Step]:
+) -> Iterator[Apply | Create]:
     if not revision:
         return
     spare = placed.promote
@@ -205,17 +209,21 @@ def _steps(
     placed: Placement,
     images: Images,
     now: float,
-) -> Iterator[Step]:
-    yield from _revision_steps(observed, rollout.wanted, images)
-    yield from _service_steps(observed)
-    yield from _budget_steps(observed, spec.replicas)
-    for one, why in placed.goes:
-        yield _leave(observed, one, why)
+) -> Iterator[tuple[str, Step]]:
+    """All that is due, each with the slot that it concerns. The labels come before what the API server may refuse."""
     aim = aim_of(observed, spec, rollout)
-    for one, task in _tasks(rollout, placed, facts, aim):
-        yield from slot_steps(observed, one, task, images, now)
-    yield from _missing_steps(observed, spec, placed, aim, rollout.new_slots)
-    yield from _old_revisions(observed, facts, rollout.wanted)
+    tasks = tuple(_tasks(rollout, placed, facts, aim))
+    yield from (("", step) for step in _revision_steps(observed, rollout.wanted, images))
+    yield from (("", step) for step in _service_steps(observed))
+    yield from (("", step) for step in _budget_steps(observed, spec.replicas))
+    for one, task in tasks:
+        yield from ((one.name, step) for step in label_steps(one, spec.hold_seconds, task.others_serve, now))
+    yield from ((one.name, _leave(observed, one, why)) for one, why in placed.goes)
+    for one, task in tasks:
+        yield from ((one.name, step) for step in slot_steps(observed, one, task, images, now))
+    for made in _missing_steps(observed, spec, placed, aim, rollout.new_slots):
+        yield made.body["metadata"]["name"], made
+    yield from (("", step) for step in _old_revisions(observed, facts, rollout.wanted))
 
 
 def _moments(spec: LingDeploymentSpec, facts: Sequence[SlotFacts], rollout: Rollout) -> Iterator[float]:
@@ -236,17 +244,22 @@ def _moments(spec: LingDeploymentSpec, facts: Sequence[SlotFacts], rollout: Roll
                 yield pod.waits_since + STARVED_AFTER
 
 
-def plan(observed: Observed, images: Images, now: float) -> Plan:
-    """The next step. An object that is being deleted, or whose spec makes no sense, is left alone."""
+def plan(observed: Observed, images: Images, now: float, refused: Collection[str] = ()) -> Plan:
+    """The next step. An object that is being deleted, or whose spec makes no sense, is left alone.
+
+    `refused` names slots that wait, since the API server refused a step of theirs: the step is one of another.
+    """
     facts, spec = facts_of(observed), observed.spec
     if observed.deleting or spec is None:
         return Plan(step=None, facts=facts)
     rollout = rollout_of(observed, facts, revision_of(spec.part), now)
     placed = place(observed, spec, facts, aim_of(observed, spec, rollout), now)
-    step = next(_steps(observed, spec, facts, rollout, placed, images, now), None)
+    steps = _steps(observed, spec, facts, rollout, placed, images, now)
+    slot, step = next((one for one in steps if one[0] not in refused), ("", None))
     later = [moment - now for moment in _moments(spec, facts, rollout) if moment > now]
     return Plan(
         step=step,
+        slot=slot,
         facts=facts,
         rollout=rollout,
         placement=placed,

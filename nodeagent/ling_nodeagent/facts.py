@@ -131,7 +131,8 @@ class Server:
     phases: Mapping[str, float] = field(default_factory=dict)  # ms since the fork, by phase
     dead: bool = False  # one of its ranks is, or it is as good as dead; it stays until all are
     dead_at: float = 0.0
-    killed: bool = False  # its launcher was told to kill it
+    kills: int = 0  # how often its launcher was told to kill it
+    killed_at: float = 0.0  # when it was last told; -inf: it named it again since
     tokens: bool = False  # a request got its first token
     claims: frozenset[str] = frozenset()  # sets that it says it has attached or is filling
     listener: int = 0  # netns of the listener that it was given

@@ -4,6 +4,9 @@ A server is silent for too long when it has a request and no token of any comes 
 (`patience_ms`: 5 s, 50 steps if that is more, and the time to read the prompts), or when connections wait in the
 slot's queue, nobody accepts them, and it has nothing to say either: then the process that accepts is stopped. It is
 killed by its launcher; from that moment it is as good as dead, so a successor does not wait for the kernel's word.
+
+Words get lost, and launchers of an earlier release know no Kill. So it is said again while the server is not known to
+be dead, and then Stop, which every launcher obeys: its server dies, its container starts anew.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ UNPROVEN: Final = "StandbyFailedProof"
 SILENCE: Final = 5.0  # seconds
 MISSED_PROOFS: Final = 2.5  # intervals without a proof
 FAULT_SHOWN: Final = 60.0  # seconds that status tells of a fault at least
+KILL_AGAIN: Final = 5.0  # seconds from the word to the kernel's
+KILLS: Final = 2  # words before Stop
 HINT_PATIENCE: Final = 5.0  # from the hint of a death to the kernel's word
 
 
@@ -49,7 +54,10 @@ def decide_health(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
     for uid in tuple(slot.launchers):
         launcher = slot.launchers[uid]
         server = launcher.server
-        if server is None or server.killed or not launcher.stream:
+        if server is None or not launcher.stream:
+            continue
+        if server.kills:
+            slot = _insist(slot, launcher, server, now, out)
             continue
         for fault, due, reason in _suspicions(slot, launcher, server):
             if now >= due:
@@ -60,12 +68,16 @@ def decide_health(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
 
 def times(slot: Slot) -> list[float]:
     """When time alone may show a fault."""
-    return [
-        due
-        for launcher in slot.launchers.values()
-        if launcher.server is not None and not launcher.server.killed and launcher.stream
-        for _, due, _ in _suspicions(slot, launcher, launcher.server)
-    ] + [launcher.fault_at + FAULT_SHOWN for launcher in slot.launchers.values() if launcher.fault]
+    out = [each.fault_at + FAULT_SHOWN for each in slot.launchers.values() if each.fault]
+    for launcher in slot.launchers.values():
+        server = launcher.server
+        if server is None or not launcher.stream:
+            continue
+        if server.kills:
+            out.append(server.killed_at + KILL_AGAIN)
+        else:
+            out += [due for _, due, _ in _suspicions(slot, launcher, server)]
+    return out
 
 
 def shown(launcher: Launcher, now: float) -> bool:
@@ -102,4 +114,17 @@ def _kill(
     if fault:
         slot = as_good_as_dead(slot.put(replace(launcher, fault=fault, fault_at=now)), launcher, now)
     launcher = slot.launchers[launcher.uid]
-    return slot.put(replace(launcher, server=replace(launcher.server or server, killed=True)))
+    return slot.put(replace(launcher, server=replace(launcher.server or server, kills=1, killed_at=now)))
+
+
+def _insist(slot: Slot, launcher: Launcher, server: Server, now: float, out: list[do.Decision]) -> Slot:
+    """What follows when a server that was to be killed is still not known to be dead."""
+    if launcher.stopped or now < server.killed_at + KILL_AGAIN:
+        return slot
+    if server.kills < KILLS:
+        reason = "it was to be killed and lives"
+        out.append(do.Kill(stream=launcher.stream, pod=launcher.pod, server=server.id, reason=reason))
+        return slot.put(replace(launcher, server=replace(server, kills=server.kills + 1, killed_at=now)))
+    reason = f"server {server.id} was to be killed {server.kills} times and lives"
+    out.append(do.Stop(stream=launcher.stream, pod=launcher.pod, exit_code=1, reason=reason))
+    return slot.put(replace(launcher, stopped=True))

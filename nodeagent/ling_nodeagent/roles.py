@@ -181,10 +181,10 @@ def performed(slot: Slot, event: events.Performed, now: float) -> Slot:
 
 
 def _progress(launcher: Launcher, event: events.Performed, now: float) -> Launcher:
-    """Tokens, ends of requests and proofs are progress; one more request is not."""
+    """Tokens, ends of requests and proofs are progress; one more request is not. Patience begins when there is some."""
     before, after = launcher.performance, event.performance
     done = (before.output_tokens, before.requests) != (after.output_tokens, after.requests)
-    if done or not before.in_flight:
+    if done or not before.in_flight or not before.patience_ms:
         launcher = replace(launcher, progress_at=now)
     return replace(launcher, proved_at=now) if after.proofs != before.proofs else launcher
 
@@ -198,6 +198,9 @@ def launcher_hello(slot: Slot, launcher: Launcher, event: events.LauncherHello, 
     """What the launcher says of its server wins over what is known: words of either side may have been lost."""
     live = event.server if event.server != launcher.last_server else ""
     known = launcher.server
+    if known is not None and known.kills and known.id == event.server:
+        # it lives, and must not: the word got lost, or this launcher does not know it
+        return slot.put(replace(launcher, role=Role.GATED, server=replace(known, killed_at=float("-inf"))))
     if known is not None and known.id != live:
         slot = _lost(slot, launcher.uid, now)
         launcher = slot.launchers[launcher.uid]

@@ -162,3 +162,75 @@ def test_a_killed_server_without_a_rank_is_gone_by_its_launchers_word() -> None:
     assert len(mind.of(do.Kill)) == 1
     mind.says("one", "s1", Phase.EXITED, exit_code=-9)
     assert gos(mind) == ["one"]
+
+
+def hung() -> tuple[Mind, int]:
+    """`one` was to be killed just now, and `two` was promoted; the connection of `one`'s rank."""
+    mind, first, _ = with_standby()
+    performs(mind, "one", in_flight=1)
+    mind.later(5)
+    assert len(mind.of(do.Kill)) == 1
+    return mind, first
+
+
+def killed_or_stopped(mind: Mind) -> list[tuple[str, str]]:
+    return [(type(each).__name__, each.pod) for each in mind.said if isinstance(each, do.Kill | do.Stop)]
+
+
+def test_who_lives_after_a_kill_is_killed_again_and_then_its_launcher_must_end() -> None:
+    """A launcher of an earlier release does not know the word."""
+    mind, first = hung()
+    assert mind.wake == mind.now + 5
+    mind.later(4.9)
+    assert len(mind.of(do.Kill)) == 1
+    mind.later(0.1)
+    assert [each.server for each in mind.of(do.Kill)] == ["s1", "s1"]
+    mind.later(4.9)
+    assert mind.of(do.Stop) == []
+    mind.later(0.1)
+    (stop,) = mind.of(do.Stop)
+    assert (stop.pod, stop.exit_code) == ("one", 1)
+    assert stop.reason == "server s1 was to be killed 2 times and lives"
+    mind.later(100)
+    assert killed_or_stopped(mind) == [("Kill", "one"), ("Kill", "one"), ("Stop", "one")]
+    assert mind["one"].through, "its memory counts until the kernel's word"
+    mind.die(first)
+    assert mind["one"].server is None
+
+
+def test_who_dies_in_time_is_neither_killed_again_nor_stopped() -> None:
+    mind, first = hung()
+    mind.later(4.9)
+    mind.die(first)
+    mind.later(100)
+    assert killed_or_stopped(mind) == [("Kill", "one")]
+
+
+@pytest.mark.parametrize("rank_lives", [True, False], ids=["the kernel has not said it", "no rank ever came"])
+def test_a_killed_server_that_a_hello_names_again_is_killed_again(rank_lives: bool) -> None:
+    if rank_lives:
+        mind, _ = hung()
+    else:
+        mind = Mind()
+        mind.keeper()
+        mind.engine("one", plan=10, role=Role.ACTIVE, term=3, server="s1", phase=Phase.ACCEPTING)
+        mind.post(events.QueueSeen(waiting=1))
+        mind.later(5)
+    again = {"plan": 10, "role": Role.ACTIVE, "term": 3, "server": "s1", "phase": Phase.ACCEPTING}
+    mind.engine("one", **again)
+    assert [each.server for each in mind.of(do.Kill)] == ["s1", "s1"]
+    assert (mind["one"].role, gos(mind).count("one")) == (Role.GATED, int(rank_lives)), "no go beside it"
+    mind.engine("one", **again)
+    assert len(mind.of(do.Stop)) == 1
+    mind.engine("one", **again)
+    assert len(mind.of(do.Stop)) == 2, "this one may have been lost"
+    mind.engine("one", plan=10)
+    if not rank_lives:
+        assert gos(mind) == ["one"], "without its server it may begin anew"
+
+
+def test_nothing_is_said_to_a_launcher_that_is_away() -> None:
+    mind, _ = hung()
+    mind.post(events.StreamGone(stream=mind["one"].stream))
+    mind.later(100)
+    assert killed_or_stopped(mind) == [("Kill", "one")]

@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_kube import Died
 from tests.support.operator_world import KEY, World, as_wanted, spec, started
 
+from ling_operator.kube import ApiError, Conflict
 from ling_operator.reconcile import Reconciler
 from ling_operator.settings import Images, Settings
 
@@ -315,6 +316,67 @@ def test_series_of_a_deleted_object_vanish() -> None:
     del world.kube.objects["LingDeployment", "tiny"]
     world.look()
     assert b'name="tiny"' not in world.metrics.text()
+
+
+def refuse(world: World, monkeypatch: pytest.MonkeyPatch, name: str, status: int) -> None:
+    """Let the API server refuse to make the pod of that name."""
+    create, error = world.kube.create, {403: ApiError, 409: Conflict, 422: ApiError}[status]
+
+    async def refusing(body: dict[str, Any]) -> Any:
+        if (body["kind"], body["metadata"]["name"]) == ("Pod", name):
+            raise error(status, f"pods {name}: refused")
+        return await create(body)
+
+    monkeypatch.setattr(world.kube, "create", refusing)
+
+
+def look_often(world: World, times: int = 40) -> int:
+    """Looks, each followed by a round of everybody else's work; how many ended in an error."""
+    failed = 0
+    for _ in range(times):
+        try:
+            world.look()
+        except ApiError:
+            failed += 1
+        world.kube.tick()
+    return failed
+
+
+@pytest.mark.parametrize("status", [403, 409, 422])
+def test_a_slot_whose_pod_is_refused_holds_up_no_other(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(4)
+    world.kube.put_deployment("tiny", spec(replicas=3))
+    world.settle()
+    with monkeypatch.context() as patch:
+        refuse(world, patch, "tiny-0", status)
+        world.kube.remove("Pod", "tiny-0")
+        dead = world.kube.objects["Pod", "tiny-1"]["spec"]["nodeName"]
+        world.kube.machines[dead].ready = False
+        failed = look_often(world)
+        assert "tiny-1" not in world.kube.serving()
+        assert set(world.kube.serving()) >= {"tiny-2", "tiny-3"}, "the dead one's label is off and it is replaced"
+        assert failed, "when only the refused slot is left, the look fails and comes again later"
+        assert ("CreateRefused" in world.events()) is (status != 409)
+    world.kube.machines[dead].ready = True
+    world.settle()
+    as_wanted(world, 3)
+
+
+def test_an_api_server_that_does_not_answer_is_asked_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started(nodes=2, replicas=2)
+    create, asked = world.kube.create, []
+
+    async def away(body: dict[str, Any]) -> Any:
+        if body["kind"] != "Pod":
+            return await create(body)
+        asked.append(body["metadata"]["name"])
+        raise ApiError(0, "nobody answers")
+
+    for name in ("tiny-0", "tiny-1"):
+        world.kube.remove("Pod", name)
+    monkeypatch.setattr(world.kube, "create", away)
+    assert look_often(world, 10) == len(asked) > 0
+    assert set(asked) == {"tiny-0"}
 
 
 STORIES = {

@@ -332,6 +332,26 @@ def test_the_plan_asks_to_look_again_when_time_alone_changes_something() -> None
     assert 900 <= after <= 901
 
 
+def test_every_label_comes_before_any_other_step_of_a_slot() -> None:
+    lost = (done("chat-0")[0], done("chat-0")[1][1:])
+    view, (slot_pod, engine) = done("chat-1")
+    unlabelled = (view, (replace(slot_pod, serving=False), engine))
+    first = plan(with_slots(lost, unlabelled, replicas=2), IMAGES, NOW)
+    assert first.step is not None
+    assert (apply.describe(first.step), first.slot) == ("label Pod chat-1", "chat-1")
+    then = plan(with_slots(lost, done("chat-1"), replicas=2), IMAGES, NOW)
+    assert then.step is not None
+    assert (apply.describe(then.step), then.slot) == ("create Pod chat-0", "chat-0")
+
+
+def test_the_steps_of_a_refused_slot_are_left_out() -> None:
+    lost = (done("chat-0")[0], done("chat-0")[1][1:])
+    others = plan(with_slots(lost, replicas=2), IMAGES, NOW, {"chat-0"})
+    assert others.step is not None
+    assert (apply.describe(others.step), others.slot) == ("create LingSlot chat-1", "chat-1")
+    assert plan(with_slots(lost, replicas=2), IMAGES, NOW, {"chat-0", "chat-1"}).step is None
+
+
 def test_old_revisions_that_nobody_uses_are_dropped_but_for_five() -> None:
     many = known(*(f"{n:08x}" for n in range(16, 24)), OLD, NEW)
     step = plan(with_slots(done("chat-0"), revisions=many), IMAGES, NOW).step

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ling_operator.pods import can_check
+from ling_operator.room import could_hold, needs, waits_for_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -131,8 +132,8 @@ def _over(facts: SlotFacts, standing: Standing, timeout: int, now: float) -> str
 
 
 def _without_room(good: Sequence[SlotFacts], *, engines_too: bool, now: float) -> bool:
-    """A new slot has been waiting for room long enough."""
-    waits = [one.waits_since(engines_too=engines_too) for one in good]
+    """A new slot has been waiting for room, and for nothing else, long enough."""
+    waits = [waits_for_room(one, engines_too=engines_too) for one in good]
     return any(since and now - since >= NO_ROOM_AFTER for since in waits)
 
 
@@ -189,8 +190,10 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
     said, checking = "", None
     misfits = [one for one in others if standings[one.name] is Standing.MISFIT and one.name not in goes]
     if _without_room(good, engines_too=bool(aim.only), now=now):
+        asked = needs(aim.memory, aim.gpu, aim.part)
+        helps = [one for one in misfits if not one.serving or could_hold(one.node, asked)]
         terminating = [one.name for one in observed.slots if one.owned and one.deleting]
-        first = min(misfits, key=_order, default=None)
+        first = min(helps, key=_order, default=None)
         if terminating:
             said = f"no room for a new slot beside the old: {terminating[0]} is released first"
         elif first is not None:
@@ -199,6 +202,10 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
                 goes[first.name] = (first, said)
             else:
                 said, checking = f"{said}, once revision {aim.revision} has passed its check", first
+        elif misfits:
+            said = (
+                f"a new slot is larger than what {misfits[0].slot.status.node} has for pods, so none is released for it"
+            )
     kept = [one for one in spares if one.name not in goes]
     return Placement(
         standings=standings,

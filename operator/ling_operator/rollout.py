@@ -94,7 +94,9 @@ def _reason(slots: Sequence[SlotFacts], wanted: str) -> str:
             if pod.revision == wanted and not facts.settled(wanted):
                 detail = pod.trouble or (said and said.last_exit) or facts.message()
                 return f"{pod.name}: {detail or 'it does not become active'}"
-    waiting = [one for one in slots if not one.settled(wanted)]
+    waiting = sorted(
+        (one for one in slots if not one.settled(wanted)), key=lambda one: one.slot.spec.revision != wanted
+    )
     return f"{waiting[0].name}: {waiting[0].message() or 'it does not serve'}" if waiting else "a slot is missing"
 
 

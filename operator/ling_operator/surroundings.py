@@ -5,7 +5,7 @@ Parsing only. A node is leaving once somebody cordoned it or gave it one of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class NodeView:
     ready: bool = True
     leaving: str = ""
     since: float = 0.0
+    allocatable: Mapping[str, str] = field(default_factory=dict)  # as quantities; empty when nobody says
 
     @property
     def alive(self) -> bool:
@@ -58,14 +59,15 @@ def node_view(name: str, body: Object | None, leaving_taints: Collection[str]) -
     """The node of that name; `body` is None when there is none."""
     if body is None:
         return NodeView(name=name, exists=False, ready=False)
-    spec = body.get("spec") or {}
-    conditions = (body.get("status") or {}).get("conditions") or ()
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    conditions = status.get("conditions") or ()
     ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
     taints = [one for one in spec.get("taints") or () if one.get("key") in leaving_taints]
     stamped = [seconds(one["timeAdded"]) for one in taints if one.get("timeAdded")]
     cordoned = ("cordon",) if spec.get("unschedulable") else ()
     leaving = next((str(one["key"]) for one in taints), next(iter(cordoned), ""))
-    return NodeView(name=name, ready=ready, leaving=leaving, since=min(stamped, default=0.0))
+    has = dict(status.get("allocatable") or {})
+    return NodeView(name=name, ready=ready, leaving=leaving, since=min(stamped, default=0.0), allocatable=has)
 
 
 def claim_view(body: Object) -> ClaimView:

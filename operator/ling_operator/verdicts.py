@@ -24,12 +24,18 @@ _SAYS: Final = (  # what the scheduler says, and what it means
     ("resourceclaim not available", "", "InsufficientCapacity"),
     (f"Insufficient {names.RESOURCE}", "", "NoAgent"),
     ("Insufficient", "", "InsufficientCapacity"),
+    ("Too many pods", "", "InsufficientCapacity"),
 )
 
 
 def _why(trouble: str) -> str:
     """The reason for a pod that no node takes."""
     return next((reason for first, second, reason in _SAYS if first in trouble and second in trouble), "Unschedulable")
+
+
+def lacks_capacity(trouble: str) -> bool:
+    """Whether some node would take the pod if others left it; a node without agent is no such node."""
+    return _why(trouble.replace(f"Insufficient {names.RESOURCE}", "")) == "InsufficientCapacity"
 
 
 def _without(facts: SlotFacts) -> tuple[str, str] | None:

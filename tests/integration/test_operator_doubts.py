@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.operator_world import World, as_wanted, started
+from tests.support.operator_world import World, as_wanted, spec, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,3 +81,61 @@ def test_without_agent_a_dead_slot_leaves_the_service_after_holding(ends: Callab
     world.kube.agent_ready = True
     world.settle()
     as_wanted(world, 2)
+
+
+CLAIM = {"allocation": "ResourceClaim", "deviceClass": "gpu.example.com"}
+ENGINE = {"contextLength": 4096}
+RECREATE = {"strategy": "Recreate", "progressDeadlineSeconds": 20}
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        pytest.param(
+            {"gpu": {**CLAIM, "deviceClass": "gpu.exmaple.com"}}, "gpu.exmaple.com does not exist", id="device class"
+        ),
+        pytest.param(
+            {"engine": {**ENGINE, "podTemplate": {"spec": {"nodeSelector": {"pool": "gqu"}}}}},
+            "node affinity/selector",
+            id="node selector",
+        ),
+        pytest.param({"memory": "800Gi"}, "Insufficient memory", id="memory"),
+        pytest.param(
+            {
+                "engine": {**ENGINE, "podTemplate": {"spec": {"nodeSelector": {"pool": "gqu"}}}},
+                "rollout": RECREATE,
+            },
+            "node affinity/selector",
+            id="node selector and Recreate",
+        ),
+    ],
+)
+def test_a_shape_that_no_node_can_take_releases_no_slot_that_serves(edit: dict[str, Any], why: str) -> None:
+    before = {"gpu": CLAIM} if "gpu" in edit else {}
+    world = started(nodes=2, **before)
+    pods = world.pods()
+    world.kube.put_deployment("tiny", spec(**{**before, **edit}))
+    for _ in range(200):  # 100 s: long after the 10 s of waiting and the 20 s of the deadline
+        world.look()
+        world.kube.tick()
+        assert world.kube.serving() == ["tiny-0"]
+    assert world.condition("Progressing") == ("False", "ProgressDeadlineExceeded")
+    assert why in world.status()["message"]
+    assert world.condition("Ready") == ("True", "Serving")
+    world.kube.put_deployment("tiny", spec(**before))
+    world.settle()
+    as_wanted(world, 1)
+    assert world.pods() == pods
+
+
+def test_for_want_of_room_a_slot_is_still_released_first() -> None:
+    world = World()
+    world.kube.machines["node-1"].memory = 5 << 30
+    world.kube.put_deployment("tiny", spec(memory="3Gi"))
+    world.settle()
+    world.kube.put_deployment("tiny", spec(memory="4Gi"))
+    work(world, 18)  # 9 s
+    assert world.kube.serving() == ["tiny-0"]
+    world.settle()
+    as_wanted(world, 1)
+    assert [one["spec"]["capacity"] for one in world.kube.of_kind("LingSlot")] == [4 << 30]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from ling_operator.kube import Conflict, Missing
 type Object = dict[str, Any]
 
 NAMESPACE = "default"
+CLASSES = ("gpu.example.com",)  # device classes that exist
 CORDON = "node.kubernetes.io/unschedulable"
 
 
@@ -34,13 +35,15 @@ class Died(BaseException):
 
 @dataclass
 class Machine:
-    """A node: whether it is there and alive, cordoned since when, and how many devices it has."""
+    """A node: whether it is there and alive, cordoned since when, what labels and how many devices it has."""
 
     ready: bool = True
     exists: bool = True
     cordoned: float = 0.0
     devices: int = 1
     engines: int = 100  # pods of engines that find room
+    memory: int = 64 << 30  # bytes for slot pods
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 class FakeKube:
@@ -182,7 +185,10 @@ class FakeKube:
         return {
             "metadata": {"name": name, "uid": f"uid-{name}"},
             "spec": {"unschedulable": True, "taints": [taint]} if machine.cordoned else {},
-            "status": {"conditions": [{"type": "Ready", "status": str(machine.ready)}]},
+            "status": {
+                "conditions": [{"type": "Ready", "status": str(machine.ready)}],
+                "allocatable": {"cpu": "64", "memory": str(machine.memory), "pods": "110"},
+            },
         }
 
     def remove(self, kind: str, name: str) -> None:
@@ -229,9 +235,29 @@ class FakeKube:
             name
             for name in names
             if (machine := self.machines[name]).ready and machine.exists and (tolerates or not machine.cordoned)
-            if self._claim_fits(claim, name) and (_is_slot(pod) or self._engines_on(name) < machine.engines)
+            if _selected(pod, machine) and self._claim_fits(claim, name)
+            if self._memory_fits(pod, name) and (_is_slot(pod) or self._engines_on(name) < machine.engines)
         ]
         return min(good, key=lambda name: (self._slots_on(name), name), default="")
+
+    def _refusal(self, pod: Object) -> str:
+        """Why no node takes a pod, in the scheduler's words."""
+        machines, count = self.machines, len(self.machines)
+        claims = [self.objects.get(("ResourceClaim", one["resourceClaimName"])) for one in _claims_of(pod)]
+        asked = [one["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] for one in claims if one]
+        unknown = [one for one in asked if one not in CLASSES]
+        if unknown:
+            return f"request gpu: device class {unknown[0]} does not exist"
+        if not any(_selected(pod, one) for one in machines.values()):
+            return f"{count} node(s) didn't match Pod's node affinity/selector"
+        if not any(self._memory_fits(pod, name) for name in machines):
+            return f"{count} Insufficient memory"
+        return "cannot allocate all claims"
+
+    def _memory_fits(self, pod: Object, node: str) -> bool:
+        """Slot pods alone ask for memory."""
+        there = [one for one in self.of_kind("Pod") if one["spec"].get("nodeName") == node]
+        return sum(map(_memory, [*there, pod])) <= self.machines[node].memory
 
     def _engines_on(self, node: str) -> int:
         return sum(one["spec"].get("nodeName") == node and not _is_slot(one) for one in self.of_kind("Pod"))
@@ -245,6 +271,8 @@ class FakeKube:
         found = self.objects.get(("ResourceClaim", claim))
         if found is None or "deletionTimestamp" in found["metadata"]:
             return False
+        if found["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] not in CLASSES:
+            return False
         pool = _pool(found)
         taken = sum(_pool(one) == node for one in self.of_kind("ResourceClaim"))
         return pool == node or (not pool and taken < self.machines[node].devices)
@@ -253,7 +281,7 @@ class FakeKube:
         node = self._node_of(pod)
         if not node:
             if not pod["status"].get("conditions"):
-                message = f"0/{len(self.machines)} nodes are available: cannot allocate all claims"
+                message = f"0/{len(self.machines)} nodes are available: {self._refusal(pod)}"
                 waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
                 pod["status"]["conditions"] = [{**waits, "lastTransitionTime": self.time()}]
                 self._touch(pod)
@@ -338,6 +366,20 @@ class FakeKube:
 
 def _is_slot(pod: Object) -> bool:
     return bool(pod["metadata"]["labels"]["ling.dev/component"] == "slot")
+
+
+def _claims_of(pod: Object) -> list[Object]:
+    return list(pod["spec"].get("resourceClaims") or ())
+
+
+def _memory(pod: Object) -> int:
+    """What a slot pod asks for, in bytes."""
+    return int(pod["spec"]["containers"][0]["resources"]["requests"]["memory"]) if _is_slot(pod) else 0
+
+
+def _selected(pod: Object, machine: Machine) -> bool:
+    """Whether the node has the labels that the pod selects."""
+    return (pod["spec"].get("nodeSelector") or {}).items() <= machine.labels.items()
 
 
 def _pool(claim: Object) -> str:

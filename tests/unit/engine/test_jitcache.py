@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ling_api.memory import memfd
+from ling_engine import jitcache
 from ling_engine.jit_exchange import JitExchange
 from ling_engine.jitcache import JitCache
 
@@ -107,6 +108,108 @@ def test_an_archive_cannot_write_elsewhere(empty: Path, name: str) -> None:
         JitCache(empty).unpack(fd)
     os.close(fd)
     assert not (empty.parent / "outside").exists()
+
+
+def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> int:
+    fd = os.memfd_create("t")
+    with open(fd, "wb", closefd=False) as target:
+        for info, content in members:
+            target.write(info.tobuf(tarfile.PAX_FORMAT))
+            target.write(content + b"\0" * (-len(content) % tarfile.BLOCKSIZE))
+        target.write(b"\0" * 2 * tarfile.BLOCKSIZE)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def member(name: str, size: int = 0, **headers: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.pax_headers = size, headers
+    return info
+
+
+def test_a_sparse_member_is_passed_over(empty: Path) -> None:
+    """It costs its archive nothing and would cost us all of its size."""
+    huge = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 50)}
+    fd = archive_of((member("huge", 1, **huge), b"x"), (member("good", 1), b"y"))
+    with open(fd, "rb", closefd=False) as source, tarfile.open(fileobj=source) as archive:
+        assert archive.getmember("huge").issparse()
+        assert archive.getmember("huge").size == 1 << 50
+    assert JitCache(empty).unpack(fd) == 1
+    os.close(fd)
+    assert list(files(empty)) == ["good"]
+
+
+def test_sizes_of_more_than_may_be_are_refused_before_anything_is_written(empty: Path) -> None:
+    most = (jitcache.MOST - 1, 2)
+    fd = os.memfd_create("t")
+    with open(fd, "wb", closefd=False) as target:  # the archive has all those bytes: as holes
+        target.write(member("first", most[0]).tobuf())
+        target.seek(most[0] + (-most[0] % tarfile.BLOCKSIZE), os.SEEK_CUR)
+        target.write(member("second", most[1]).tobuf() + bytes(3 * tarfile.BLOCKSIZE))
+    with pytest.raises(ValueError, match="more than 2147483648 bytes"):
+        JitCache(empty).unpack(fd)
+    os.close(fd)
+    assert files(empty) == {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "content", "error"),
+    [
+        pytest.param(member("short", 1 << 30), b"x", tarfile.ReadError, id="fewer bytes than it says"),
+        pytest.param(
+            member("a", 1, **{"LING.mtime_ns": "9" * 30}), b"x", ValueError, id="a time that no file can have"
+        ),
+        pytest.param(member("a", 1, comment="x" * (2 << 20)), b"x", tarfile.ReadError, id="a header of 2 MiB"),
+    ],
+)
+def test_what_is_wrong_in_an_archive_leaves_no_half_file(
+    empty: Path, bad: tarfile.TarInfo, content: bytes, error: type[Exception]
+) -> None:
+    fd = archive_of((bad, content))
+    with pytest.raises(error):
+        JitCache(empty).unpack(fd)
+    os.close(fd)
+    assert files(empty) == {}
+
+
+def test_too_many_files_are_refused(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jitcache, "MOST_FILES", 2)
+    fd = archive_of(*((member(str(number)), b"") for number in range(3)))
+    with pytest.raises(ValueError, match="more than 2"):
+        JitCache(empty).unpack(fd)
+    os.close(fd)
+    assert files(empty) == {}
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "unused", "host", "packs"),
+    [
+        pytest.param("max", 0, 0, 1024, True, id="no limit, room on the host"),
+        pytest.param("max", 0, 0, 200, False, id="no room on the host"),
+        pytest.param(str(1000 * MIB), 500, 0, 1024, True, id="room in the pod"),
+        pytest.param(str(1000 * MIB), 900, 0, 1024, False, id="no room in the pod"),
+        pytest.param(str(1000 * MIB), 900, 800, 1024, True, id="cached files give way"),
+        pytest.param("", 0, 0, 0, True, id="nothing is told"),
+    ],
+)
+def test_an_archive_is_made_only_where_there_is_room(
+    full: Path, tmp_path: Path, limit: str, used: int, unused: int, host: int, packs: bool
+) -> None:
+    group, meminfo = tmp_path / "group", tmp_path / "meminfo"
+    group.mkdir()
+    if limit:
+        (group / "memory.max").write_text(limit)
+        (group / "memory.current").write_text(str(used * MIB))
+        (group / "memory.stat").write_text(f"anon 1\ninactive_file {unused * MIB}\n")
+        meminfo.write_text(f"MemTotal: 9 kB\nMemAvailable: {host * 1024} kB\n")
+    cache = JitCache(full, group, meminfo)
+    fd = cache.pack()
+    assert (fd is not None) == packs
+    if fd is not None:
+        os.close(fd)
 
 
 class Line:

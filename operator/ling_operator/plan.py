@@ -15,7 +15,7 @@ from ling_api.engine import SGLANG
 from ling_api.v1alpha1 import RECREATE, LingDeploymentSpec, LingSlotSpec, revision_of
 from ling_operator import builders
 from ling_operator.actions import Apply, Create, Delete, Label, Step
-from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement, place
+from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement, Standing, place
 from ling_operator.rollout import Rollout, rollout_of, targets_of
 from ling_operator.slotfacts import SlotFacts, facts_of
 from ling_operator.slotsteps import ADMISSION_PAUSE, Task, label_steps, slot_steps, unserved_since
@@ -188,7 +188,9 @@ def _tasks(
     rollout: Rollout, placed: Placement, facts: Sequence[SlotFacts], aim: Aim
 ) -> Iterator[tuple[SlotFacts, Task]]:
     """What is asked of each slot that stays; the good ones first."""
-    targets = targets_of(placed.good, rollout)
+    # a starved slot may serve, and what it serves may be wanted again: after a revert, or a revision that was given up
+    starved = [one for one in placed.others if placed.standings[one.name] is Standing.STARVED]
+    targets = targets_of([*placed.good, *(one for one in starved if one.name not in placed.gone)], rollout)
     serving = {one.name for one in facts if one.reachable}
     for one in (*placed.good, *placed.others, *placed.spares):
         if one.name not in placed.gone:

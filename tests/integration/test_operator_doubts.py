@@ -86,6 +86,7 @@ def test_without_agent_a_dead_slot_leaves_the_service_after_holding(ends: Callab
 CLAIM = {"allocation": "ResourceClaim", "deviceClass": "gpu.example.com"}
 ENGINE = {"contextLength": 4096}
 RECREATE = {"strategy": "Recreate", "progressDeadlineSeconds": 20}
+PATIENT = {"progressDeadlineSeconds": 100}
 
 
 @pytest.mark.parametrize(
@@ -139,3 +140,43 @@ def test_for_want_of_room_a_slot_is_still_released_first() -> None:
     world.settle()
     as_wanted(world, 1)
     assert [one["spec"]["capacity"] for one in world.kube.of_kind("LingSlot")] == [4 << 30]
+
+
+def crowded() -> World:
+    """A slot that serves where no second engine finds room, while an edit waits for one; longer than a slot may."""
+    world = started(rollout=PATIENT)
+    world.kube.machines["node-1"].engines = 1
+    world.kube.put_deployment("tiny", spec(context=8192, rollout=PATIENT))
+    work(world, 80)  # 40 s
+    assert len(world.kube.of_kind("LingSlot")) == 2, "another slot is tried"
+    assert world.kube.serving() == ["tiny-0"]
+    return world
+
+
+def test_an_edit_that_fits_nowhere_and_is_taken_back_leaves_what_was() -> None:
+    before = started(rollout=PATIENT).pods()
+    world = crowded()
+    world.kube.put_deployment("tiny", spec(rollout=PATIENT))
+    world.settle()
+    as_wanted(world, 1)
+    assert world.pods() == before
+    made = world.kube.created.copy()
+    world.kube.now += 120
+    work(world, 160)
+    assert world.kube.created == made
+
+
+def test_an_edit_that_fits_nowhere_is_given_up_and_no_more_slots_are_made() -> None:
+    before = started(rollout=PATIENT).pods()
+    world = crowded()
+    work(world, 130)  # 105 s, over the deadline
+    made = [name for kind, name in world.kube.created if kind == "LingSlot"]
+    for _ in range(300):  # 150 s more
+        world.look()
+        world.kube.tick()
+        assert world.kube.serving() == ["tiny-0"]
+    assert [name for kind, name in world.kube.created if kind == "LingSlot"] == made
+    assert len(made) <= 5
+    assert world.condition("Progressing") == ("False", "ProgressDeadlineExceeded")
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.pods() == before

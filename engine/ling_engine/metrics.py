@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # A speculative decoder on good hardware emits a token every 0.2 to 5 ms; a CPU takes longer.
 TPOT_BUCKETS = (0.0002, 0.0004, 0.0006, 0.0008, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.01, 0.02, 0.05, 0.2, 1.0)
 TTFT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-_FIRST = 16  # requests
+_FIRST = 16  # requests that gave a token
 _WINDOW = 256  # requests behind the means that the agent is told
 
 
@@ -55,7 +55,9 @@ class ServerMetrics:
         self.proof_every = 0.0  # seconds
         self._running: dict[int, RequestRecord] = {}
         self.least_patience = 0.0  # seconds; of an engine that is slower than any GPU
-        self.first_patience = 0.0  # seconds; of the first requests, which may have to wait for a compiler
+        self.first_patience = 0.0  # seconds; of what is new to the server and may have to wait for a compiler
+        self._generated = 0  # requests that gave a token
+        self._longest = 0  # prompt bytes of those
         self._recent_reading: deque[float] = deque(maxlen=_WINDOW)  # seconds per byte of a prompt
         self.on_first_token: Callable[[], None] = lambda: None  # the server's very first: it is no crash-looper
 
@@ -85,11 +87,13 @@ class ServerMetrics:
         self._correct.inc(record.correct)
         if record.rounds:
             self._recent_rounds.append((record.accepted, record.rounds))
-        if record.ttft is not None:
+        if record.ttft is not None and record.reading is not None:
+            self._generated += 1
+            self._longest = max(self._longest, record.prompt_bytes)
             self._ttft.observe(record.ttft)
             self._recent_ttft.append(record.ttft)
             if record.prompt_bytes:
-                self._recent_reading.append(record.ttft / record.prompt_bytes)
+                self._recent_reading.append(record.reading / record.prompt_bytes)
         if record.tpot is not None:
             self._tpot.observe(record.tpot)
             self._recent_tpot.append(record.tpot)
@@ -124,11 +128,16 @@ class ServerMetrics:
         }
 
     def _patience(self) -> float:
-        unread = sum(each.prompt_bytes for each in self._running.values() if not each.tokens)
+        """Seconds; 0 while all that is in flight waits for its clients: that silence is not the engine's."""
+        running = [each for each in self._running.values() if not each.client]
+        if self._running and not running:
+            return 0.0
+        unread = [each.prompt_bytes for each in running if not each.tokens]
         length = max(1.0, self._accept_length())
-        floor = max(self.least_patience, self.first_patience if self.requests < _FIRST else 0.0)
+        new = self._generated < _FIRST or max(unread, default=0) > self._longest
+        floor = max(self.least_patience, self.first_patience if new else 0.0)
         found = patience(
-            steps=[each * length for each in self._recent_tpot], reading=self._recent_reading, unread=unread
+            steps=[each * length for each in self._recent_tpot], reading=self._recent_reading, unread=sum(unread)
         )
         return max(found, floor)
 

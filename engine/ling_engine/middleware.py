@@ -6,15 +6,17 @@ Only listed paths reach the runtime (some runtimes have routes that write weight
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from . import requests
 from .paths import OPENAI, Paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -55,16 +57,16 @@ class Middleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            exchange = _Exchange(scope["path"], send, self)
+            exchange = _Exchange(scope["path"], receive, send, self)
             self._open.add(exchange)
             try:
-                await self._answer(exchange, scope, receive)
+                await self._answer(exchange, scope)
             finally:
                 exchange.end()
         else:
             raise NotImplementedError(f"connections of type {scope['type']} are not served")
 
-    async def _answer(self, exchange: _Exchange, scope: Scope, receive: Receive) -> None:
+    async def _answer(self, exchange: _Exchange, scope: Scope) -> None:
         path, method, text = exchange.path, scope["method"], b"text/plain; version=0.0.4; charset=utf-8"
         if path == _HEALTH:
             exchange.label = path
@@ -81,9 +83,9 @@ class Middleware:
         elif method not in methods:
             await exchange.fail(405, f"the path {path} answers {', '.join(sorted(methods))}", "method_not_allowed")
         elif path in self._paths.generating and method == "POST":
-            await self._generate(exchange, scope, receive)
+            await self._generate(exchange, scope)
         else:
-            await self._app(scope, receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
 
     @property
     def busy(self) -> bool:
@@ -104,16 +106,17 @@ class Middleware:
             exchange.cut()
         return len(self._running)
 
-    async def _generate(self, exchange: _Exchange, scope: Scope, receive: Receive) -> None:
+    async def _generate(self, exchange: _Exchange, scope: Scope) -> None:
         if self._limit and len(self._running) >= self._limit:
             await exchange.fail(429, "the queue is full: try again", "queue_full", (b"retry-after", _RETRY_S))
             return
-        record = requests.RequestRecord(emitted=self._metrics.emitted, prompt_bytes=_length(scope))
+        record = exchange.record
+        record.emitted = self._metrics.emitted
         requests.enter(record)
         self._metrics.began(record)
         self._running[exchange] = record
         try:
-            await self._app(scope, receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
             if not exchange.was_cut:
                 raise
@@ -128,19 +131,41 @@ class Middleware:
 
 
 class _Exchange:
-    """One request and what was sent of its response."""
+    """One request and what was sent of its response. Its record knows while it waits for the client."""
 
-    def __init__(self, path: str, send: Send, owner: Middleware) -> None:
+    def __init__(self, path: str, receive: Receive, send: Send, owner: Middleware) -> None:
         self.path = path
+        self.record = requests.RequestRecord()
         self.label = "other"
         self.status = 0
         self.was_cut = False
         self._complete = False
         self._ended = False
         self._events = False  # a stream of server-sent events
+        self._receive = receive
         self._send = send
         self._owner = owner
         self._task = asyncio.current_task()
+
+    async def receive(self) -> Message:
+        record = self.record
+        if record.whole:  # the application listens for a client that goes away
+            return await self._receive()
+        with self._client():
+            message = await self._receive()
+        if message["type"] == "http.request":
+            record.prompt_bytes += len(message.get("body", b""))
+            record.whole = 0.0 if message.get("more_body", False) else time.monotonic()
+        return message
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[None]:
+        """What is awaited in here is the client's to do."""
+        self.record.client += 1
+        try:
+            yield
+        finally:
+            self.record.client -= 1
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -152,7 +177,8 @@ class _Exchange:
                 message = {**message, "headers": headers}
         elif message["type"] == "http.response.body":
             self._complete = not message.get("more_body", False)
-        await self._send(message)
+        with self._client():
+            await self._send(message)
         if self._complete:
             self.end()
 
@@ -189,12 +215,6 @@ class _Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": False})
         else:
             raise ConnectionAbortedError(text)  # half a body: only a broken connection tells the client
-
-
-def _length(scope: Scope) -> int:
-    """Bytes of the request's body as its header says; 0 when it does not."""
-    found = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
-    return int(found) if found.isdigit() else 0
 
 
 def _error(text: str, kind: str) -> dict[str, Any]:

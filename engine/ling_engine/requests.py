@@ -26,7 +26,9 @@ class RequestRecord:
     began: float = field(default_factory=time.monotonic)
     first: float = 0.0  # when the first token was emitted
     last: float = 0.0
-    prompt_bytes: int = 0  # of the request's body
+    whole: float = 0.0  # when all of the request was here; a client may take its time over the body
+    prompt_bytes: int = 0  # of the request's body, as far as it came
+    client: int = 0  # how often it waits for its client just now: for the rest of the body, or to be read
     tokens: int = 0
     rounds: int = 0  # of speculative decoding: how often the target verified drafts
     accepted: int = 0  # tokens that those rounds gave
@@ -50,6 +52,11 @@ class RequestRecord:
     def ttft(self) -> float | None:
         """Seconds from the request to its first token."""
         return self.first - self.began if self.tokens else None
+
+    @property
+    def reading(self) -> float | None:
+        """Seconds from the whole request to its first token."""
+        return self.first - max(self.began, self.whole) if self.tokens else None
 
     @property
     def tpot(self) -> float | None:

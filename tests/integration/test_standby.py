@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -126,6 +128,21 @@ def test_a_stopped_server_is_killed_and_the_standby_serves(ground: deaths.Ground
         assert victim.error is not None, "what the hung server had accepted is lost, explicitly"
     ground.until(lambda: role(ground, "one") == "warm", "a new server in the place of the hung one", deaths.START)
     assert ground.engines[0].process("server") not in (0, hung)
+
+
+def test_a_client_that_does_not_go_on_makes_no_server_a_hung_one(ground: deaths.Ground) -> None:
+    ground.ask()
+    body = json.dumps({"model": ground.model.name, "prompt": "a", "max_tokens": 2}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", ground.port), timeout=20) as client:
+        client.sendall(head.encode() + body[:1])
+        ground.until(lambda: engine(ground, "one").get("inFlight") == 1, "the agent knows of the request")
+        time.sleep(7)  # longer than an engine may be silent
+        client.sendall(body[1:])
+        answer = client.makefile("rb").read().decode()
+    assert answer.startswith("HTTP/1.1 200"), ground.story(6000)
+    assert ground.status()["active"] == {"pod": "one", "uid": "uid-one", "term": 1}
+    assert degraded(ground) != "EngineHung"
 
 
 def test_a_standby_that_cannot_prove_itself_is_replaced_and_never_promoted(ground: deaths.Ground) -> None:

@@ -245,3 +245,101 @@ async def test_a_complete_response_is_no_work_in_flight_whatever_its_application
     task.cancel()
     await asyncio.wait([task])
     assert call.metrics.requests == 1
+
+
+async def read_body(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body", False):
+        pass
+
+
+async def read_and_hang(scope: Any, receive: Any, send: Any) -> None:
+    await read_body(scope, receive, send)
+    await asyncio.Event().wait()
+
+
+async def read_and_stream(scope: Any, receive: Any, send: Any) -> None:
+    await read_body(scope, receive, send)
+    requests.current().token()
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+    await send({"type": "http.response.body", "body": b"data: x\n\n", "more_body": True})
+    await asyncio.Event().wait()
+
+
+class Slow:
+    """A client that sends a piece of a body when it is told, and reads a piece of the answer when it is told."""
+
+    def __init__(self, app: Any) -> None:
+        self.metrics = ServerMetrics()
+        self.middleware = Middleware(app, self.metrics)
+        self.body: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue()
+        self.reads = asyncio.Semaphore(0)
+
+    async def run(self) -> None:
+        async def receive() -> dict[str, Any]:
+            piece, more = await self.body.get()
+            return {"type": "http.request", "body": piece, "more_body": more}
+
+        async def send(message: Any) -> None:
+            await self.reads.acquire()
+
+        await self.middleware({"type": "http", "path": "/v1/completions", "method": "POST"}, receive, send)
+
+    async def patience(self) -> float:
+        """Seconds, once everybody has done what can be done."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert self.metrics.in_flight == 1, "for a drain it is in flight all the time"
+        assert self.middleware.busy
+        return self.metrics.performance()["patience_ms"] / 1000
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_who_waits_for_the_rest_of_a_body_does_not_hang_and_its_bytes_are_counted_as_they_come() -> None:
+    client = Slow(read_and_hang)
+    task = asyncio.create_task(client.run())
+    assert await client.patience() == 0
+    client.body.put_nowait((b"x" * 1000, True))
+    assert await client.patience() == 0
+    client.body.put_nowait((b"x" * 1000, False))
+    assert await client.patience() == 7, "now the application is silent: 5 s, and 2 s for what it may still read"
+    await ended(task)
+
+
+async def test_who_waits_to_be_read_does_not_hang() -> None:
+    client = Slow(read_and_stream)
+    task = asyncio.create_task(client.run())
+    client.body.put_nowait((b"x", False))
+    assert await client.patience() == 0, "the first line"
+    client.reads.release()
+    assert await client.patience() == 0, "the first event"
+    client.reads.release()
+    assert await client.patience() == 5, "all was read and nothing more comes"
+    await ended(task)
+
+
+async def test_a_silent_request_beside_a_slow_client_is_a_hang() -> None:
+    slow = Slow(read_and_hang)
+    task = asyncio.create_task(slow.run())
+    assert await slow.patience() == 0
+    record = requests.RequestRecord(prompt_bytes=1000)
+    slow.metrics.began(record)
+    assert slow.metrics.performance()["patience_ms"] == 6000
+    slow.metrics.ended(record)
+    assert await slow.patience() == 0
+    await ended(task)
+
+
+async def test_a_drain_cuts_who_waits_for_its_client() -> None:
+    slow = Slow(read_and_hang)
+    slow.reads.release()
+    slow.reads.release()
+    task = asyncio.create_task(slow.run())
+    assert await slow.patience() == 0
+    assert slow.middleware.cut() == 1
+    await task
+    assert slow.metrics.in_flight == 0
+    assert slow.metrics.failed == 1

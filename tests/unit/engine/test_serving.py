@@ -254,3 +254,47 @@ async def test_a_new_listener_replaces_the_old(engine: Engine, listener: socket.
             waiting.sendall(b"GET /health HTTP/1.1\r\n\r\n")
             accepted, _ = listener.accept()
             accepted.close()
+
+
+class Endless:
+    """Streams for ever, once it has the whole request and `release` is set."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await App()(scope, receive, send)
+            return
+        while (await receive()).get("more_body", False):
+            pass
+        await self.release.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+            await asyncio.sleep(0)
+
+
+async def test_a_client_that_stalls_makes_no_engine_a_hung_one(listener: socket.socket) -> None:
+    engine = Engine()
+    app = Endless()
+    engine.http = SlotServer(Middleware(app, engine.metrics), engine.metrics)
+    await engine.http.start()
+    await engine.http.accept(os.dup(listener.fileno()), BACKLOG)
+    client = await Client.to(port_of(listener))
+
+    def patience() -> float:
+        return engine.metrics.performance()["patience_ms"]
+
+    client.ask(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nxxxxx\r\n")
+    await until(lambda: engine.metrics.in_flight)
+    assert patience() == 0, "the body is not here"
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.ask(b"5\r\nxxxxx\r\n0\r\n\r\n")
+    await until(lambda: patience() == 5010)  # ten bytes, in chunks: now it is the engine's turn
+    app.release.set()
+    await until(lambda: patience() == 0)
+    assert engine.metrics.in_flight == 1, "for a drain it is"
+    client.writer.transport.abort()
+    await until(lambda: patience() == 5010)
+    await engine.http.drain(0.0, lambda fds: False)

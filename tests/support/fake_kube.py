@@ -19,7 +19,7 @@ from ling_operator.kube import Conflict, Missing
 type Object = dict[str, Any]
 
 NAMESPACE = "default"
-CLASSES = ("gpu.example.com",)  # device classes that exist
+CLASSES = ("gpu.example.com", "gpu.nvidia.com")  # device classes that exist
 CORDON = "node.kubernetes.io/unschedulable"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from . import condemned, standby
 from . import decisions as do
-from . import standby
 from .departure import lame
 from .facts import Launcher, Phase, Role, SetState, Slot
 from .gate import committed, to_drop
@@ -153,6 +153,10 @@ def _let_go(slot: Slot, launcher: Launcher, reason: str, out: list[do.Decision])
 
 def _admit(slot: Slot, candidate: Launcher, now: float, out: list[do.Decision]) -> Slot:
     """Let it go if it fits; else make the room that may be made for it, or say what did not fit."""
+    if candidate is wished(slot) and not candidate.died:
+        readers = condemned.holders(slot, candidate)
+        if readers and to_drop(_without(slot, readers), candidate, now) is not None:
+            return _end_readers(slot, candidate, readers, out)
     sum_now = committed(slot, candidate)
     if sum_now.fits:
         return _let_go(slot, candidate, "fits" if candidate is wished(slot) else "nobody is active", out)
@@ -175,6 +179,16 @@ def _admit(slot: Slot, candidate: Launcher, now: float, out: list[do.Decision]) 
         for each in swaps:
             slot = _drain(slot, each, f"{candidate.pod} takes its place and both do not fit", out)
     return slot
+
+
+def _end_readers(slot: Slot, candidate: Launcher, readers: list[Launcher], out: list[do.Decision]) -> Slot:
+    """A swap: its server could only wait for a set that is filled anew when the last that reads it has ended."""
+    reason = f"{candidate.pod} takes its place and needs a set that is condemned"
+    for each in readers:
+        if each.role in (Role.ACTIVE, Role.WARM, Role.STARTING) and each.stream:
+            slot = _drain(slot, each, reason, out)
+    names = ", ".join(each.pod for each in readers)
+    return replace(slot, message=f"{candidate.pod} waits: {names} must end first, a set that both need is condemned")
 
 
 def _without(slot: Slot, others: list[Launcher]) -> Slot:

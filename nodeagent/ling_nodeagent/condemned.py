@@ -45,6 +45,16 @@ def _verdict(held: WeightSet, exit_code: int, now: float) -> str:
     return ""
 
 
+def holders(slot: Slot, launcher: Launcher) -> list[Launcher]:
+    """The launchers whose servers read a condemned set that this one needs: it is filled when they have ended."""
+    needed = {wanted.set for wanted in launcher.weights}
+    readers: set[str] = set()
+    for held in slot.sets.values():
+        if held.condemned and held.state is SetState.SEALED and held.set in needed:
+            readers |= held.attached
+    return [each for each in slot.launchers.values() if each.server is not None and each.server.id in readers]
+
+
 def shown(slot: Slot, now: float) -> bool:
     """Whether status tells of it: while such a set is there, and for a while."""
     return bool(slot.condemned) and (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.slot_mind import A, B, Mind
+from tests.support.slot_mind import NEW, A, B, Mind
 
 from ling_nodeagent import condemned
 from ling_nodeagent import decisions as do
-from ling_nodeagent.facts import Phase, SetState
+from ling_nodeagent.facts import Phase, Role, SetState
 from ling_nodeagent.status import build_status
 
 CHECK_FAILED, DEVICE_ERROR, KILLED = 5, 6, -9
@@ -69,6 +69,60 @@ def test_nobody_is_given_a_condemned_set_while_others_still_read_it(mind: Mind) 
     mind.die(reader)
     mind.drops_acknowledged()
     assert isinstance(mind.answer("two", 2), do.Fill)
+
+
+def drained(mind: Mind) -> list[str]:
+    return [each.pod for each in mind.of(do.SetRole) if each.role is Role.DRAINING]
+
+
+def condemned_by_a_standby() -> tuple[Mind, int]:
+    """`one` serves from a set that the standby `two` found wrong; `three` has no server. The rank of `one`."""
+    mind = Mind(standbys=1)
+    mind.keeper()
+    mind.engine("one")
+    reader = mind.serve("one", "reader")
+    mind.engine("two")
+    conn = mind.fork("two", "bad")
+    mind.attach("two", "bad")
+    died(mind, "two", "bad", conn, CHECK_FAILED, late=False)
+    mind.engine("three", revision=NEW)
+    assert mind.slot.sets[A.set].condemned
+    return mind, reader
+
+
+def test_whoever_is_wished_for_and_needs_a_condemned_set_takes_the_place_of_its_reader() -> None:
+    mind, reader = condemned_by_a_standby()
+    assert drained(mind) == []
+    mind.wish("three")
+    assert drained(mind) == ["one"]
+    assert "three waits: one must end first" in mind.slot.message
+    assert "three" not in [each.pod for each in mind.of(do.Go)], "it could only wait"
+    mind.says("one", "reader", Phase.EXITED, exit_code=0)
+    mind.die(reader)
+    mind.drops_acknowledged()
+    assert [each.pod for each in mind.of(do.Go)][-1] == "three"
+    mind.serve("three", "fresh")
+    assert isinstance(mind.answer("three"), do.Fill)
+    assert not mind.slot.sets[A.set].condemned
+    assert mind["three"].accepting
+    assert drained(mind) == ["one"]
+
+
+def test_who_found_it_wrong_itself_takes_nobodys_place() -> None:
+    """The fault may be its own: what serves goes on."""
+    mind, _ = condemned_by_a_standby()
+    mind.wish("two")
+    mind.later(100)
+    assert drained(mind) == []
+
+
+def test_a_wish_for_other_weights_swaps_as_ever() -> None:
+    mind, _ = condemned_by_a_standby()
+    mind.engine("four", (B,), revision=NEW)
+    mind.wish("four")
+    mind.serve("four", "other", (B,))
+    assert mind["four"].accepting
+    assert drained(mind) == ["one"], "once a successor accepts"
 
 
 @pytest.mark.parametrize(

@@ -420,14 +420,13 @@ async def hello_twice(scene: Scene) -> str:
 
 
 async def pulse_twice(scene: Scene) -> str:
-    pages = [plain_memfd(4096) for _ in range(2)]
-    try:
-        for page in pages:
-            fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        pulses: list[Any] = [({"op": "pulse"}, [page]) for page in pages]
-        return refused(scene.folder(scene.fresh()), hello("rank"), *pulses)
-    finally:
-        fdpass.close_all(pages)
+    rank = await scene.rank(await scene.engine())
+    for _ in range(2):
+        page = plain_memfd(4096)
+        fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        rank.say({"op": "pulse"}, [page])
+        os.close(page)
+    return attacks.refusal(rank.sock)
 
 
 async def descriptors_that_were_not_announced(scene: Scene) -> str:

@@ -145,7 +145,7 @@ def test_a_slot_from_its_pods_first_call_to_its_end(node: Node, plane: apiserver
         with node.keeper("d000"):
             status = wait_for(lambda: (found := node.status()).get("listener") and found, "status in the API server")
             assert (status["node"], status["observedGeneration"]) == (node.namespace, 1)
-            assert set(conditions(status)) == {"WeightsHeld", "Serving", "Recovering"}
+            assert set(conditions(status)) == {"WeightsHeld", "Serving", "Recovering", "Degraded"}
 
             # another writer's condition stays, and an edit of the spec reaches the agent
             lost = {

@@ -202,7 +202,7 @@ class Scene:
     async def until(self, look: Callable[[], Any], what: str) -> None:
         ends = time.monotonic() + PATIENCE
         while not look():
-            assert time.monotonic() < ends, f"waited {PATIENCE:g} s in vain for: {what}"
+            assert time.monotonic() < ends, f"waited {PATIENCE:g} s in vain for: {what}; {self.status()}"
             await asyncio.sleep(0.01)
 
 

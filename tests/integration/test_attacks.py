@@ -246,7 +246,7 @@ async def deposit(scene: Scene, name: str, fds: list[int], sizes: list[int]) -> 
 
 
 async def more_than_fits(scene: Scene) -> str:
-    return await deposit(scene, "greedy", [plain_memfd(62 * MIB)], [62 * MIB])
+    return await deposit(scene, "greedy", [plain_memfd(254 * MIB)], [254 * MIB])
 
 
 async def more_than_the_slot_has(scene: Scene) -> str:

@@ -62,7 +62,7 @@ def directory(last: int, capacity: str) -> dict[str, Any]:
 class Scene:
     """`with Scene() as scene`: the processes, with SET sealed in ns/demo-0."""
 
-    def __init__(self, capacity: str = "64Mi") -> None:
+    def __init__(self, capacity: str = "256Mi") -> None:
         self._capacity = capacity
         self._stack = ExitStack()
         self._devices = itertools.count(FIRST)

@@ -11,13 +11,9 @@ import os
 import select
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure, median
-from benchmarks.rig import BIN, REVISION, Rig, free_port, model, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from benchmarks.rig import BIN, REVISION, Rig, begun, free_port, model, until
 
 STATIC = f"""
 slots:
@@ -81,23 +77,9 @@ class Pair(Rig):
         return (token - began) * 1000, (died - began) * 1000 if waited else 0.0
 
 
-@contextlib.contextmanager
-def pair(preset: str, standbys: int) -> Iterator[Pair]:
-    """Everything ends with the block; on an error the logs are told."""
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory(prefix="ling-bench-") as folder:
-        made = Pair(Path(folder))
-        try:
-            made.pair(preset, standbys)
-            yield made
-        except BaseException:
-            for log in sorted(Path(folder).glob("*.log")):
-                sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}\n")
-            raise
-        finally:
-            made.end()
+def pair(preset: str, standbys: int) -> contextlib.AbstractContextManager[Pair]:
+    """Everything ends with the block."""
+    return begun(Pair, lambda made: made.pair(preset, standbys))
 
 
 def run(runs: int, preset: str) -> list[Figure]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hack.spine import BIN, REVISION, Spine, children, free_port, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 CACHE = Path(os.environ.get("LING_CACHE", Path.home() / ".cache" / "ling")) / "bench"
 STATIC = f"""
@@ -121,13 +121,18 @@ class Rig(Spine):
         raise AssertionError(f"{log}.log has no line {text!r} after the event")
 
 
-@contextlib.contextmanager
-def rig(preset: str) -> Iterator[Rig]:
+def rig(preset: str) -> contextlib.AbstractContextManager[Rig]:
     """A slot that serves that preset; everything ends with the block."""
+    return begun(Rig, lambda made: made.begin(preset))
+
+
+@contextlib.contextmanager
+def begun[R: Rig](kind: type[R], begin: Callable[[R], None]) -> Iterator[R]:
+    """Processes in a folder of their own, begun; everything ends with the block, and an error tells the logs."""
     with tempfile.TemporaryDirectory(prefix="ling-bench-") as folder:
-        made = Rig(Path(folder))
+        made = kind(Path(folder))
         try:
-            made.begin(preset)
+            begin(made)
             yield made
         except BaseException:
             for log in sorted(Path(folder).glob("*.log")):

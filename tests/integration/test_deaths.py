@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support import deaths, witness
-from tests.support.nursery import Nursery
 
 from ling_engine.__main__ import main as engine
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.deaths import Ground
+    from tests.support.nursery import Nursery
 
 STANDIN, REFERENCE = "tests.support.watched:STANDIN", "tests.support.watched:REFERENCE"
 ROWS = [
@@ -63,13 +63,6 @@ class Stable:
             if not ground.cancel() and ground.exception() is None:
                 ground.result().close()
         self._pool.shutdown()
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,21 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support import deaths
-from tests.support.nursery import Nursery
 from tests.support.processes import PYTHONPATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.nursery import Nursery
+
 STANDIN = "tests.support.watched:STANDIN"
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -12,20 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support import deaths, witness
-from tests.support.nursery import Nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.nursery import Nursery
+
 STANDIN = "tests.support.watched:STANDIN"
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 10.0  # for the thread to begin; and for last words to leave
 _PROGRESS_S = 0.2
+_BROKEN = 1  # exit code of a rank whose link failed unexpectedly
 
 
 class CallerThread:
@@ -109,6 +110,8 @@ class RankSide:
             asyncio.run(self._live())
         except Exception:
             _log.exception("rank=%d link=ended", self._rank)
+            logging.shutdown()
+            os._exit(_BROKEN)  # who waits for a set would wait for ever; the death of a rank is its server's
 
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()

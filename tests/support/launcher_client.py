@@ -29,6 +29,7 @@ class LauncherClient:
     folder: Path
     pod: str = "engine"
     revision: str = "aaaaaaaa"
+    _one_write: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
     weights: Sequence[TestSet] = ()
     plan: Mapping[str, int] = field(default_factory=dict)
     purpose: int = pb.PURPOSE_SERVE
@@ -88,7 +89,8 @@ class LauncherClient:
         )  # fmt: skip
 
     async def say(self, **message: Any) -> None:
-        await self.call.write(pb.LauncherMessage(**message))
+        async with self._one_write:  # a stream takes one write at a time; two ranks may ask at once
+            await self.call.write(pb.LauncherMessage(**message))
 
     async def event(self, phase: int, **fields: Any) -> None:
         self.phase = phase

@@ -1,6 +1,6 @@
 """What clients notice when something dies or changes: refused, failed and late requests through the Service's address.
 
-    python -m benchmarks.continuity [--events handover,swap,...] [--modes new,keep] [--repeat N] [--runtime standin]
+    python -m benchmarks.continuity [--events handover,swap,...] [--modes both|new,keep] [--repeat N]
     python -m benchmarks.continuity --url http://HOST:PORT --model NAME     load only, no events, no cluster
 
 Without KUBECONFIG it makes a cluster of its own. The client runs in a pod on another node than the slot. The rate is
@@ -16,17 +16,16 @@ import argparse
 import contextlib
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from benchmarks import continuity_picture
 from benchmarks.continuity_events import ACTS, Act, Perform, Scene
+from benchmarks.continuity_report import HEAD, Report, analyse, figures, line, together
 from hack.cluster.access import IMAGES, client_pod, trial_cluster
 
 if TYPE_CHECKING:
@@ -38,77 +37,7 @@ ROOT = Path(__file__).parents[1]
 NAME = "continuity"  # of the LingDeployment that it makes
 SCRIPT = (Path(__file__).parent / "continuity_client.py").read_text()
 MOST = 100.0
-DEATHS = {"server", *(name for name, act in ACTS.items() if act.death)}
 QUIET_S = 1.5  # of load before the first event, between events and after the last
-
-
-@dataclass(slots=True)
-class Report:
-    """What one run of load saw. Times in ms; `gaps`: longest time without a response around each event."""
-
-    event: str
-    mode: str
-    rate: float
-    sent: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    in_flight: list[int] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    slowest: list[float] = field(default_factory=list)
-    steady_gap: float = 0.0  # 99 of 100 times between first tokens while nothing happens are shorter
-    late_ms: float = 0.0  # failed requests were sent this long after the event at most
-    steady_p50: float = 0.0
-    steady_p99: float = 0.0
-    examples: list[str] = field(default_factory=list)
-
-    @property
-    def failed(self) -> int:
-        return sum(self.failures.values())
-
-    @property
-    def ok(self) -> bool:
-        """A killed server may take along what was in flight; nothing else may fail at all."""
-        return self.failed == self.allowed
-
-    @property
-    def allowed(self) -> int:
-        """Requests that a death took along."""
-        return self.failures.get("broken", 0) if self.event in DEATHS else 0
-
-    @property
-    def gap(self) -> float:
-        """The median of the events' gaps beyond the steady one, in ms."""
-        return max(0.0, statistics.median(self.gaps) - self.steady_gap) if self.gaps else 0.0
-
-
-def analyse(event: str, mode: str, rate: float, rows: list[dict[str, Any]], spans: list[tuple[float, float]]) -> Report:
-    """Rows of the client and the events' begin and end to what is reported."""
-    report = Report(event, mode, rate, sent=len(rows))
-    failed = [row for row in rows if row["failed"]]
-    report.failures = dict(Counter(row["failed"] for row in failed))
-    report.examples = sorted({row["why"] for row in failed})[:5]
-    ends = sorted(row.get("first") or row["ended"] for row in rows if not row["failed"])
-    report.steady_gap = _steady_gap(ends, spans)
-    steady = sorted((row["ended"] - row["due"]) * 1000 for row in rows if row["kind"] == "work" and not row["failed"])
-    for begin, end in spans:
-        near = [t for t in ends if begin - 0.5 <= t <= end + 1]
-        report.gaps.append(max((b - a for a, b in itertools.pairwise(near)), default=0.0) * 1000)
-        during = [row for row in rows if row["due"] <= end and row["ended"] >= begin]
-        report.in_flight.append(sum(row["sent"] <= begin <= row["ended"] for row in rows))
-        report.slowest.append(max(((row["ended"] - row["due"]) * 1000 for row in during), default=0.0))
-        late = [row["sent"] - begin for row in failed if begin <= row["sent"] <= end + 1]
-        report.late_ms = max(report.late_ms, *(x * 1000 for x in late), 0.0)
-    if steady:
-        report.steady_p50 = steady[len(steady) // 2]
-        report.steady_p99 = steady[min(len(steady) - 1, len(steady) * 99 // 100)]
-    return report
-
-
-def _steady_gap(ends: list[float], spans: list[tuple[float, float]]) -> float:
-    """Of the times when nothing happened nor had happened in the last second, in ms."""
-    quiet = [
-        b - a for a, b in itertools.pairwise(ends) if not any(begin - 0.1 <= b and a <= end + 1 for begin, end in spans)
-    ]
-    return sorted(quiet)[len(quiet) * 99 // 100] * 1000 if quiet else 0.0
 
 
 class Load:
@@ -177,14 +106,18 @@ def measure_rate(load: Callable[..., Load], seconds: float = 4) -> float:
 def observe(scene: Scene, event: str, perform: Perform, mode: str, rate: float, repeat: int = 1) -> Report:
     """Run load, let the event happen `repeat` times, each time until all is well again."""
     spans: list[tuple[float, float]] = []
+    engine: list[float] = []
     with contextlib.closing(in_pod(scene)("open", str(rate), mode)) as load:
         time.sleep(max(0.0, load.start + QUIET_S - time.time()))
         for _ in range(repeat):
             begin, done = perform(scene)
             scene.cluster.wait_for(f"all well after {event}", done, 180)
             spans.append((begin, time.time()))
+            engine.append(scene.start_ms())
             time.sleep(QUIET_S)
-        return analyse(event, mode, rate, load.rows(), spans)
+        report = analyse(event, mode, rate, load.rows(), spans)
+        report.engine = engine
+        return report
 
 
 @contextlib.contextmanager
@@ -277,56 +210,10 @@ def _act(scene: Scene, name: str, mode: str, rate: float, repeat: int) -> Report
     return together(runs)
 
 
-def together(runs: list[Report]) -> Report:
-    """Several runs of one event as one report."""
-    whole = Report(runs[0].event, runs[0].mode, runs[0].rate)
-    for run in runs:
-        whole.sent += run.sent
-        whole.failures = dict(Counter(whole.failures) + Counter(run.failures))
-        whole.in_flight, whole.gaps = whole.in_flight + run.in_flight, whole.gaps + run.gaps
-        whole.slowest += run.slowest
-        whole.late_ms = max(whole.late_ms, run.late_ms)
-        whole.examples = sorted({*whole.examples, *run.examples})[:5]
-    for name in ("steady_gap", "steady_p50", "steady_p99"):
-        setattr(whole, name, statistics.median(getattr(run, name) for run in runs))
-    return whole
-
-
-def line(report: Report) -> str:
-    failures = ", ".join(f"{count} {kind}" for kind, count in report.failures.items()) or "-"
-    middle = statistics.median(report.gaps) if report.gaps else 0.0
-    most = max(report.gaps, default=0.0)
-    return (
-        f"{report.event:<17}{report.mode:<6}{len(report.gaps):>3}{report.sent:>7}  {failures:<24}"
-        f"{sum(report.in_flight):>5}{middle:>8.0f} ({most:.0f}){report.steady_gap:>8.0f}"
-        f"{max(report.slowest, default=0):>9.0f}{report.steady_p50:>8.0f} / {report.steady_p99:.0f}"
-    )
-
-
-HEAD = "event            mode   n   sent  failed                  in fl.  gap ms (max)  steady  slowest  p50 / p99 ms"
-
-
-def figures(report: Report) -> list[dict[str, Any]]:
-    """The report's goals as `make bench` has them."""
-    name = f"continuity.{report.event}.{report.mode}"
-    goal = ACTS[report.event].goal if report.event in ACTS else None
-    rows: list[tuple[str, float, str, float | None]] = [
-        (f"{name}.refused", report.failures.get("refused", 0), "requests", 0),
-        (f"{name}.failed", report.failed - report.allowed, "requests", 0),
-        (f"{name}.gap-beyond-steady", round(report.gap, 1), "ms", goal),
-    ]
-    found = [
-        {"name": n, "value": value, "unit": unit, "goal": most, "ok": most is None or value <= most}
-        for n, value, unit, most in rows
-    ]
-    gap = round(max(report.gaps, default=0.0), 1)
-    return [*found, {"name": f"{name}.longest-gap", "value": gap, "unit": "ms", "goal": None, "ok": True}]
-
-
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="continuity", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--events", default=",".join(ACTS), help="comma-separated (%(default)s)")
-    parser.add_argument("--modes", default="new,keep", help="connections: new, keep or both (%(default)s)")
+    parser.add_argument("--modes", default="both", help="connections: both (half and half), new, keep (%(default)s)")
     parser.add_argument("--repeat", type=int, default=20, help="times that each event happens (%(default)s)")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second (measured if left out)")
     parser.add_argument("--runtime", choices=["reference", "standin"], default="reference")
@@ -336,7 +223,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=ROOT / "build/continuity.json")
     flags = parser.parse_args(argv)
     flags.events, flags.modes = flags.events.split(","), flags.modes.split(",")
-    for given, known, flag in ((flags.events, list(ACTS), "--events"), (flags.modes, ["new", "keep"], "--modes")):
+    for given, known, flag in (
+        (flags.events, list(ACTS), "--events"),
+        (flags.modes, ["both", "new", "keep"], "--modes"),
+    ):
         wrong = [one for one in given if one not in known]
         if wrong:
             parser.error(f"{flag}: no {wrong[0]!r}; write {', '.join(known)}")

@@ -3,8 +3,9 @@
     continuity_client.py open URL MODEL RATE MODE     sends RATE requests a second until standard input ends
     continuity_client.py closed URL MODEL SECONDS     keeps 8 requests in the air for that long: what the engine can do
 
-MODE: `new` (a connection per request) or `keep` (keep-alive; idle at most 5 s). Of twenty requests one is a stream of
-32 tokens, the others ask for 2 tokens, every other one of them as a stream; prompts are 8 bytes; each may take 60 s.
+MODE: `new` (a connection per request), `keep` (keep-alive; idle at most 5 s) or `both` (two by two).
+Of twenty requests one is a stream of 32 tokens, the others ask for 2 tokens, every other one of them as a stream;
+prompts are 8 bytes; each may take 60 s.
 The first line printed is {"start": seconds of the epoch}; then, at the end, one line per request:
 
     first             when its first token was there (of an answer that is no stream: all of it)
@@ -59,8 +60,12 @@ class Client:
     host: str
     port: int
     model: str
-    keep: bool
+    mode: str
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = field(default_factory=list)
+
+    def keeps(self, row: Row) -> bool:
+        """Whether this request is one for a kept connection; of `both` two of four, one of them a stream."""
+        return self.mode == "keep" or (self.mode == "both" and row.number % 4 > 1)
 
     def request(self, row: Row) -> bytes:
         stream = row.kind != "work"
@@ -68,12 +73,12 @@ class Client:
         ask |= {"max_tokens": 32 if row.kind == "stream" else 2, "stream": stream}
         body = json.dumps(ask).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(body)}\r\n" + ("" if self.keep else "Connection: close\r\n")
+        head += f"Content-Length: {len(body)}\r\n" + ("" if self.keeps(row) else "Connection: close\r\n")
         return head.encode() + b"\r\n" + body
 
     async def connection(self, row: Row) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """An idle connection that is alive as far as we can know, or a new one."""
-        while self.idle:
+        while self.idle and self.keeps(row):
             reader, writer, since = self.idle.pop()
             if not reader.at_eof() and not writer.is_closing() and time.monotonic() - since < IDLE_S:
                 row.reused = True
@@ -90,7 +95,7 @@ class Client:
                 row.sent = time.time()
                 writer.write(self.request(row))
                 again = await _answer(reader, row)
-            if self.keep and again:
+            if self.keeps(row) and again:
                 self.idle.append((reader, writer, time.monotonic()))
                 writer = None
         except TimeoutError:
@@ -179,8 +184,8 @@ def main(argv: list[str]) -> int:
     """Run as the command line says; rows go to standard output."""
     verb, url, model, amount = argv[:4]
     where = urlsplit(url)
-    keep = verb == "closed" or argv[4] == "keep"
-    client = Client(where.hostname or "", where.port or 80, model, keep)
+    mode = "keep" if verb == "closed" else argv[4]
+    client = Client(where.hostname or "", where.port or 80, model, mode)
     run = closed_loop if verb == "closed" else open_loop
     rows = asyncio.run(run(client, float(amount)))
     with contextlib.suppress(BrokenPipeError):

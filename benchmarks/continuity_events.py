@@ -41,6 +41,13 @@ class Scene:
         active = self.slot().get("status", {}).get("active", {})
         return active.get("pod", ""), active.get("term", 0)
 
+    def start_ms(self) -> float:
+        """From the active server's fork to its accepting, as it told itself; 0 while it has not."""
+        engines = self.slot().get("status", {}).get("engines", ())
+        return max(
+            (float(each["phases"].get("accepting", 0)) for each in engines if each["role"] == "active"), default=0
+        )
+
     def agent(self) -> str:
         """The agent's pod on the slot's node."""
         node = self.slot()["status"]["node"]

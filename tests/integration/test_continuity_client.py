@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import continuity, continuity_client, continuity_picture
+from benchmarks import continuity_client, continuity_picture, continuity_report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -83,10 +83,10 @@ async def dies_half_way(_reader: asyncio.StreamReader, writer: asyncio.StreamWri
         pytest.param(dies_half_way, "broken", id="end in the middle of an answer"),
     ],
 )
-@pytest.mark.parametrize("keep", [False, True], ids=["new", "keep"])
-async def test_end_of_a_request_is_named(respond: Respond, failed: str, keep: bool) -> None:
+@pytest.mark.parametrize("mode", ["new", "keep", "both"])
+async def test_end_of_a_request_is_named(respond: Respond, failed: str, mode: str) -> None:
     async with server(respond) as port:
-        client = continuity_client.Client("127.0.0.1", port, "m", keep)
+        client = continuity_client.Client("127.0.0.1", port, "m", mode)
         row = continuity_client.row(0, 0.0)
         await client.ask(row)
         for _, writer, _ in client.idle:
@@ -100,13 +100,13 @@ async def test_nobody_listening_is_refused() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     row = continuity_client.row(0, 0.0)
-    await continuity_client.Client("127.0.0.1", port, "m", keep=False).ask(row)
+    await continuity_client.Client("127.0.0.1", port, "m", "new").ask(row)
     assert (row.failed, row.sent) == ("refused", 0.0)
 
 
 async def test_keep_alive_uses_a_connection_again_until_it_is_closed() -> None:
     async with server(good) as port:
-        client = continuity_client.Client("127.0.0.1", port, "m", keep=True)
+        client = continuity_client.Client("127.0.0.1", port, "m", "keep")
         rows = [continuity_client.row(number, 0.0) for number in (0, 2)]
         for row in rows:
             await client.ask(row)
@@ -115,6 +115,20 @@ async def test_keep_alive_uses_a_connection_again_until_it_is_closed() -> None:
         await client.ask(rows[-1])
         client.idle[-1][1].close()
     assert [(row.reused, row.failed) for row in rows] == [(False, ""), (True, ""), (False, "")]
+
+
+async def test_both_ways_of_connecting_alternate_with_streams_and_whole_answers_in_each() -> None:
+    async with server(good) as port:
+        client = continuity_client.Client("127.0.0.1", port, "m", "both")
+        rows = [continuity_client.row(number, 0.0) for number in range(4)]
+        asked = [(client.keeps(row), b"Connection: close" in client.request(row), row.kind) for row in rows]
+        whole = [continuity_client.row(number, 0.0) for number in (0, 2, 4, 6)]
+        for row in whole:
+            await client.ask(row)
+        client.idle[-1][1].close()
+    ways = [(False, True, "work"), (False, True, "short stream"), (True, False, "work"), (True, False, "short stream")]
+    assert asked == ways
+    assert [row.reused for row in whole] == [False, False, False, True]
 
 
 async def test_stream_must_end_with_done() -> None:
@@ -134,7 +148,7 @@ async def test_stream_must_end_with_done() -> None:
     for respond in (whole, cut):
         async with server(respond) as port:
             row = continuity_client.row(7, 0.0)
-            await continuity_client.Client("127.0.0.1", port, "m", keep=False).ask(row)
+            await continuity_client.Client("127.0.0.1", port, "m", "new").ask(row)
             ends.append((row.kind, row.failed))
     assert ends == [("stream", ""), ("stream", "wrong")]
 
@@ -144,7 +158,7 @@ def test_report_counts_by_kind_and_measures_the_gap_around_an_event() -> None:
         return {"kind": "work", "due": sent, "sent": sent, "ended": ended, "failed": failed, "why": failed}
 
     rows = [row(9.0, 9.1), row(9.9, 10.2, "broken"), row(10.1, 10.9), row(10.3, 11.0)]
-    report = continuity.analyse("server", "new", 10.0, rows, [(10.0, 10.5)])
+    report = continuity_report.analyse("server", "new", 10.0, rows, [(10.0, 10.5)])
     assert report.failures == {"broken": 1}
     assert report.in_flight == [1]
     assert report.gaps == [pytest.approx(100.0)]
@@ -154,8 +168,8 @@ def test_report_counts_by_kind_and_measures_the_gap_around_an_event() -> None:
 
 def test_only_a_killed_server_may_break_requests() -> None:
     rows = [{"kind": "work", "due": 1.0, "sent": 1.0, "ended": 1.1, "failed": "broken", "why": ""}]
-    assert continuity.analyse("server", "new", 1.0, rows, []).ok
-    assert not continuity.analyse("edit", "new", 1.0, rows, []).ok
+    assert continuity_report.analyse("server", "new", 1.0, rows, []).ok
+    assert not continuity_report.analyse("edit", "new", 1.0, rows, []).ok
 
 
 def test_a_gap_is_told_beyond_that_of_a_steady_load() -> None:
@@ -164,11 +178,23 @@ def test_a_gap_is_told_beyond_that_of_a_steady_load() -> None:
     rows = [
         {"kind": "work", "due": t, "sent": t, "first": t, "ended": t, "failed": "", "why": ""} for t in (*hole, 10.0)
     ]
-    report = continuity.analyse("handover", "new", 10.0, rows, [(5.0, 5.2)])
+    report = continuity_report.analyse("handover", "new", 10.0, rows, [(5.0, 5.2)])
     assert report.steady_gap == pytest.approx(100, abs=1)
     assert report.gaps == [pytest.approx(600, abs=1)]
     assert report.gap == pytest.approx(500, abs=2)
-    assert continuity.together([report, report]).gaps == report.gaps * 2
+    assert continuity_report.together([report, report]).gaps == report.gaps * 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "beyond"),
+    [([300.0], 200.0), ([900.0], 0.0), ([], None)],
+    ids=["more than the engine's start", "covered by it", "not known"],
+)
+def test_a_gap_is_told_beyond_the_new_engines_own_start(engine: list[float], beyond: float | None) -> None:
+    report = continuity_report.Report("swap", "both", 10.0, gaps=[600.0], steady_gap=100.0, engine=engine)
+    assert report.beyond_engine == beyond
+    told = {one["name"]: one["ok"] for one in continuity_report.figures(report)}
+    assert told.get("continuity.swap.both.gap-beyond-engine") == (None if beyond is None else beyond == 0)
 
 
 def test_the_picture_has_a_row_for_each_report_and_a_dot_for_each_event() -> None:

@@ -129,7 +129,7 @@ def apart(stage: Stage) -> None:
         raise Failed("no slot")
     wanted = slot.ask(prompts()[0], 32).tokens
     lab.stop(pair.pod)
-    subprocess.run(["chmod", "-R", "a+rwX", lab.env["SGLANG_CACHE_DIR"], str(lab.run), str(lab.work)], check=False)
+    subprocess.run(["chmod", "-R", "a+rwX", str(lab.kernels), str(lab.run), str(lab.work)], check=False)
     slot.again(pair.pod, sys.executable, "-m", "benchmarks.gpu.apart", str(_UID))
     lab.until(lambda: "attached" in slot.phases(pair.pod), "the weights to be attached", stage.args.patience, pair.pod)
     phases, pid = slot.phases(pair.pod), slot.server(pair.pod)

@@ -23,7 +23,7 @@ from ling_api import names
 from ling_api.errors import AgentUnreachable
 from ling_engine.decoding import Decoding
 from ling_engine.runtime import OFF, ModelSettings
-from ling_engine.sglang import describe
+from ling_engine.sglang import caches, describe
 from ling_nodeagent import __main__ as nodeagent
 
 from .asking import Answer, Failed, ask, get
@@ -69,7 +69,12 @@ class Lab:
         path = ":".join([*rooms, str(self.work / "dist"), os.environ.get("PYTHONPATH", "")])
         found = {**os.environ, **SAFE, "PYTHONPATH": path.strip(":"), "PYTHONUNBUFFERED": "1"}
         found.pop("PYTHONDONTWRITEBYTECODE", None)
-        return found | {"SGLANG_CACHE_DIR": os.environ.get("SGLANG_CACHE_DIR", str(self.work / "jit"))}
+        return found | caches.variables(self.kernels)
+
+    @property
+    def kernels(self) -> Path:
+        """The folder of compiled kernels."""
+        return Path(os.environ.get("SGLANG_CACHE_DIR", self.work / "jit"))
 
     def start(self, name: str, *argv: str, **env: str) -> subprocess.Popen[bytes]:
         with (self.out / "logs" / f"{name}.log").open("ab") as log:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ling_api import names
 from ling_api.errors import BadInput, DeviceError, PluginMissing
 
+from . import caches, device, guards, provenance
 from . import describe as description
 from . import device, guards, provenance
 from .describe import Device
@@ -113,11 +114,9 @@ class Sglang:
 
 
 def _cache_folder() -> dict[str, str]:
-    """Where compiled kernels go: one path in every container, since some of them hold absolute paths."""
+    """Variables for the folder of compiled kernels; none where nothing can be kept."""
     folder = Path(os.environ.get(names.ENV_CACHE_DIR, names.CACHE_DIR))
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        return {}
-    return {"SGLANG_CACHE_DIR": str(folder), "CUDA_CACHE_PATH": str(folder / "cuda")}
+    return caches.variables(folder) if folder.is_dir() and os.access(folder, os.W_OK) else {}
 
 
 RUNTIME = Sglang()

@@ -125,6 +125,8 @@ class LingSlotStatus:
     node: str = ""
     observed_generation: int | None = None
     listener: bool = False
+    gpus: tuple[str, ...] = ()  # UUIDs in rank order; () = none, or not known
+    compute_capability: str = ""  # of those GPUs, as 9.0; "" = none, or not known
     message: str = ""
     active: Active | None = None
     engines: tuple[EngineStatus, ...] = ()
@@ -139,6 +141,8 @@ class LingSlotStatus:
             node=data.get("node") or "",
             observed_generation=data.get("observedGeneration"),
             listener=bool(data.get("listener")),
+            gpus=tuple(str(one) for one in _list(data, "gpus")),
+            compute_capability=data.get("computeCapability") or "",
             message=data.get("message") or "",
             active=Active.from_dict(active) if active is not None else None,
             engines=tuple(EngineStatus.from_dict(one) for one in _list(data, "engines")),
@@ -151,6 +155,8 @@ class LingSlotStatus:
         data: dict[str, Any] = {
             "node": self.node,
             "listener": self.listener,
+            "gpus": list(self.gpus),
+            "computeCapability": self.compute_capability,
             "message": self.message,
             "engines": [one.to_dict() for one in self.engines],
             "weightSets": [one.to_dict() for one in self.weight_sets],
@@ -174,5 +180,5 @@ class LingSlotStatus:
         return found is not None and found.true
 
 
-def _list(data: Object, key: str) -> Sequence[Object]:
+def _list(data: Object, key: str) -> Sequence[Any]:
     return data.get(key) or ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ling_operator.pods import can_check
+from ling_operator.checkpods import can_check
 from ling_operator.room import could_hold, needs, waits_for_room
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ ENGINE_MARGIN: Final = 30  # seconds that an engine pod may live longer than lam
 SLOT_MARGIN: Final = 45  # its slot pod outlives it: the connections are in the slot pod's network
 USER: Final = 65532
 
-CHECK: Final = "check"  # the command of an engine that only says whether its settings are right
-
 _CONTAINER_SECURITY: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _POD_SECURITY: Final = {
     "runAsNonRoot": True,
@@ -29,6 +27,7 @@ _POD_SECURITY: Final = {
     "runAsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_LIVES: Final = ("run", FILL)  # commands that talk to the agent, so that they must say who they are
 _MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # the PodDisruptionBudgets say when
 _SHM: Final = "/dev/shm"  # noqa: S108 - where every libc looks for it
 _SHARED: Final = {"name": "shm", "emptyDir": {"medium": "Memory"}}  # NCCL's; a container has 64 MiB by itself
@@ -180,7 +179,7 @@ def engine_args(
 ) -> list[str]:
     """The command line of `ling-engine`."""
     stated = [f"--model-revision={part.model.revision}"] if part.model.revision else []
-    lives = [f"--revision={revision}", f"--grace-seconds={grace_seconds}"] if command != CHECK else []
+    lives = [f"--revision={revision}", f"--grace-seconds={grace_seconds}"] if command in _LIVES else []
     return [
         command,
         f"--model={model_path(part)}",
@@ -235,39 +234,22 @@ def build_engine_pod(
 ) -> dict[str, Any]:
     """An engine pod of one revision. `node` is its slot pod's; without one it goes where there is a GPU."""
     name = engine_pod_name(slot.name, revision, number)
-    return _engine_pod(observed, slot, name, revision, part, _engine_spec(observed, slot, node, revision, part, "run"))
+    return engine_pod(observed, slot, name, revision, part, engine_spec(observed, slot, node, revision, part, "run"))
 
 
 def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:
     """The pod that reads a spare slot's weights ahead and ends. It stays, ended, as the note that this was done."""
-    spec = _engine_spec(observed, slot, node, revision, part, FILL)
+    spec = engine_spec(observed, slot, node, revision, part, FILL)
     container = spec["containers"][0]
     del container["livenessProbe"], container["readinessProbe"]
     name = fill_pod_name(slot.name, revision)
-    return _engine_pod(observed, slot, name, revision, part, {**spec, "restartPolicy": "OnFailure"})
+    return engine_pod(observed, slot, name, revision, part, {**spec, "restartPolicy": "OnFailure"})
 
 
-def can_check(slot: SlotView, part: EnginePart) -> bool:
-    """Whether a check beside the running engine tells anything: SGLang's needs GPUs as the engine will have them."""
-    return part.engine.runtime != SGLANG or (slot.spec.gpu.claimed and slot.spec.gpu == part.gpu)
-
-
-def build_check_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:
-    """The pod that tries a revision's image and flags where an engine must be stopped for it. It stays, ended."""
-    spec = _engine_spec(observed, slot, node, revision, part, CHECK)
-    container = spec["containers"][0]
-    del container["livenessProbe"], container["readinessProbe"]
-    if slot.spec.gpu.plugged:  # the running engine has them
-        del container["resources"]["limits"][slot.spec.gpu.resource]
-    name = f"{slot.name}-{revision}-{CHECK}"
-    pod = _engine_pod(observed, slot, name, revision, part, {**spec, "restartPolicy": "Never"})
-    pod["metadata"]["labels"][names.LABEL_COMPONENT] = names.COMPONENT_CHECK
-    return pod
-
-
-def _engine_spec(
+def engine_spec(
     observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart, command: str
 ) -> dict[str, Any]:
+    """The `spec` of a pod of the engine's image that runs this command of it on the slot's node."""
     spec: dict[str, Any] = {
         "restartPolicy": "Always",
         "automountServiceAccountToken": False,
@@ -295,9 +277,10 @@ def _volumes(part: EnginePart) -> list[dict[str, Any]]:
     return claims + ([dict(_SHARED), dict(_COMPILED)] if part.engine.runtime == SGLANG else [])
 
 
-def _engine_pod(
+def engine_pod(
     observed: Observed, slot: SlotView, name: str, revision: str, part: EnginePart, spec: dict[str, Any]
 ) -> dict[str, Any]:
+    """The pod of that name around a `spec`, with the labels and annotations of an engine pod."""
     template = part.engine.pod_template
     labels = {
         names.LABEL_SLOT: slot.name,

@@ -87,7 +87,10 @@ def _progress(observed: Observed, wanted: str, updated: int, now: float) -> Prog
 
 
 def _reason(slots: Sequence[SlotFacts], wanted: str) -> str:
-    """Why the wanted revision gets no further: the first complaint of an engine or a slot of it."""
+    """Why the wanted revision gets no further: the first complaint of a check, an engine or a slot of it."""
+    for check in (one for facts in slots for one in facts.checks):
+        if check.revision == wanted and check.trouble:
+            return f"{check.name}: {check.trouble}"
     for facts in slots:
         for pod in facts.live_engines:
             said = facts.reported(pod)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ling_api import names
 from ling_api.v1alpha1 import LingDeploymentSpec, LingSlotSpec, Wish
-from ling_operator import builders, pods
+from ling_operator import builders, checkpods, pods
 from ling_operator.actions import Apply, Create, Delete, Label, Step
 from ling_operator.placement import Standing
 from ling_operator.rollout import failed_check, wish_failed
@@ -197,7 +197,7 @@ def _check_steps(observed: Observed, facts: SlotFacts, task: Task) -> Iterator[S
     known = next((one for one in observed.revisions if one.owned and one.revision == task.trying), None)
     pod = facts.slot_pod
     if not task.may_stop and not facts.checks and known is not None and pod is not None and pod.live and pod.node:
-        body = pods.build_check_pod(observed, facts.slot, pod.node, task.trying, known.part)
+        body = checkpods.build_check_pod(observed, facts.slot, pod.node, task.trying, known.part)
         yield Create(kind="Pod", body=body, why=f"revision {task.trying} is tried before an engine stops for it")
 
 

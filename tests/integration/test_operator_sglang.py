@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.support.operator_world import World, as_wanted, spec
 from tests.support.operator_world import started as serving
 
 CLAIM = {"allocation": "ResourceClaim", "count": 4}
+PLUGIN = {"allocation": "DevicePlugin", "count": 4}
 
 
-def on_gpus(**engine: Any) -> dict[str, Any]:
-    body = spec(gpu=CLAIM, parallelism={"tp": 4})
+def on_gpus(gpu: dict[str, Any] = CLAIM, **engine: Any) -> dict[str, Any]:
+    body = spec(gpu=gpu, parallelism={"tp": 4})
     del body["weightCache"]["memory"]
     body["engine"] |= {"runtime": "SGLang", **engine}
     return body
 
 
-def started(nodes: int = 1, **engine: Any) -> World:
+def started(nodes: int = 1, gpu: dict[str, Any] = CLAIM) -> World:
     world = World(nodes)
-    world.kube.put_deployment("tiny", on_gpus(**engine))
+    world.kube.put_deployment("tiny", on_gpus(gpu))
     world.settle()
     return world
 
@@ -76,3 +78,56 @@ def test_a_change_of_runtime_that_never_serves_is_given_up_and_what_served_goes_
     assert world.condition("Progressing")[0] == "False"
     (after,) = world.kube.of_kind("LingSlot")
     assert (after["metadata"]["uid"], after["spec"]["capacity"]) == (before["metadata"]["uid"], 1 << 30)
+
+
+def told(world: World, kind: str) -> str:
+    return next(one["message"] for one in world.status()["conditions"] if one["type"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason", "why"),
+    [
+        pytest.param({"image": "missing:1"}, "ProgressDeadlineExceeded", "ImagePullBackOff", id="a bad image"),
+        pytest.param({"extraArgs": ["--nonsense"]}, "EngineFailed", "SGLang knows no such flag", id="a bad flag"),
+    ],
+)
+def test_where_the_engine_owns_its_gpus_it_is_not_stopped_for_one_that_cannot_start(
+    edit: dict[str, Any], reason: str, why: str
+) -> None:
+    world = started(gpu=PLUGIN)
+    active = world.kube.objects["LingSlot", "tiny-0"]["status"]["active"]
+    world.kube.put_deployment("tiny", on_gpus(PLUGIN, **edit))
+    for _ in range(80):  # 40 s; the deadline is 20
+        world.look()
+        world.kube.tick()
+        assert world.kube.serving() == ["tiny-0"]
+    assert world.kube.objects["LingSlot", "tiny-0"]["status"]["active"] == active
+    assert world.condition("Progressing") == ("False", reason)
+    assert why in told(world, "Progressing")
+    world.kube.put_deployment("tiny", on_gpus(PLUGIN, contextLength=8192))
+    world.settle()
+    assert pod(world, "engine")["containers"][0]["args"].count("--context-length=8192") == 1
+    assert world.condition("Progressing") == ("True", "Complete")
+
+
+def test_what_is_tried_without_its_gpus_is_told_which_they_are() -> None:
+    world = started(gpu=PLUGIN)
+    world.kube.put_deployment("tiny", on_gpus(PLUGIN, contextLength=8192))
+    for _ in range(4):
+        world.look()
+    (tried,) = pod(world, "check")["containers"]
+    assert "--for-gpu=9.0" in tried["args"]
+    assert "nvidia.com/gpu" not in tried["resources"]["limits"]
+    assert world.kube.serving() == ["tiny-0"]
+
+
+def test_an_agent_that_does_not_tell_the_gpu_lets_the_edit_go_on_untried() -> None:
+    world = started(gpu=PLUGIN)
+    slot = world.kube.objects["LingSlot", "tiny-0"]
+    world.kube.put_deployment("tiny", on_gpus(PLUGIN, contextLength=8192))
+    for _ in range(20):
+        slot["status"]["computeCapability"] = ""
+        world.look()
+        world.kube.tick()
+    assert not [name for name in world.pods() if name.endswith("-check")]
+    assert "--context-length=8192" in pod(world, "engine")["containers"][0]["args"]

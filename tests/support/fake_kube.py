@@ -20,6 +20,7 @@ type Object = dict[str, Any]
 
 NAMESPACE = "default"
 CLASSES = ("gpu.example.com", "gpu.nvidia.com")  # device classes that exist
+_SUCCEEDED = {"phase": "Succeeded"}
 CORDON = "node.kubernetes.io/unschedulable"
 
 
@@ -327,7 +328,7 @@ class FakeKube:
         elif status["phase"] == "Pending":
             pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         elif status["phase"] == "Running" and container.get("args", [""])[0] in ("fill", "check"):
-            pod["status"] = {"phase": "Succeeded"}
+            pod["status"] = _ended(container)
 
     def _run_slot(self, slot: Object) -> None:
         uid = slot["metadata"]["uid"]
@@ -362,6 +363,13 @@ class FakeKube:
         }
         slots = {one["metadata"]["uid"]: one["metadata"]["name"] for one in self.of_kind("LingSlot")}
         return [name for uid, name in slots.items() if uid in pods and (state := self.agents.get(uid)) and state.active]
+
+
+def _ended(container: Object) -> Object:
+    """The status of a pod that does one thing and ends. SGLang does not know the flag `--nonsense`."""
+    wrong = next((one for one in container["args"] if "--nonsense" in one), "")
+    ended = {"exitCode": 2, "message": f"ling-engine: {wrong}: SGLang knows no such flag"}
+    return {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]} if wrong else _SUCCEEDED
 
 
 def _is_slot(pod: Object) -> bool:

@@ -87,6 +87,7 @@ class Slot:
             "node": self.node,
             "observedGeneration": generation,
             "listener": True,
+            "computeCapability": "9.0" if any(map(_on_gpus, engines.values())) else "",
             "active": {"pod": self.active, "uid": self.active_uid, "term": self.term},
             "engines": [self._engine(name, pod) for name, pod in sorted(engines.items())],
             "conditions": [
@@ -105,6 +106,10 @@ class Slot:
             "deaths": self.deaths.get(name, 0),
             "lastExit": "exit 7: FillFailed" if self.deaths.get(name) else "",
         }
+
+
+def _on_gpus(pod: Object) -> bool:
+    return "--runtime=sglang" in (pod["spec"]["containers"][0].get("args") or ())
 
 
 def _revision(pod: Object) -> str:

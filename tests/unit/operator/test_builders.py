@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ling_api.engine import Resources
 from ling_api.gpu import Gpu
 from ling_api.slotstatus import LingSlotStatus
 from ling_api.v1alpha1 import EnginePart, LingSlotSpec, Wish
-from ling_operator import builders, pods
+from ling_operator import builders, checkpods, pods
 from ling_operator.settings import Images
 from ling_operator.views import Observed, Previous, SlotView
 
@@ -116,6 +117,22 @@ CLAIMED = replace(
     ),
 )
 PLUGGED = replace(SLOT, spec=replace(SPEC, gpu=Gpu(allocation="DevicePlugin", count=2)))
+BY_PLUGIN = replace(
+    SGLANG,
+    gpu=Gpu(allocation="DevicePlugin", count=4),
+    engine=replace(
+        SGLANG.engine,
+        resources=Resources.from_dict(
+            {
+                "requests": {"cpu": "16", "memory": "96Gi"},
+                "limits": {"memory": "96Gi", "hugepages-2Mi": "1Gi", "rdma/hca": "1"},
+            }
+        ),
+    ),
+)
+ON_PLUGGED = replace(
+    ON_GPUS, spec=replace(ON_GPUS.spec, gpu=BY_PLUGIN.gpu), status=LingSlotStatus(compute_capability="9.0")
+)
 
 
 def engine_pod(part: EnginePart) -> dict[str, Any]:
@@ -132,6 +149,8 @@ BUILT = {
     "slot-pod-claimed": pods.build_slot_pod(OBSERVED, CLAIMED, IMAGES),
     "engine-pod-claimed": pods.build_engine_pod(OBSERVED, CLAIMED, "node-1", "0badcafe", HOST, 0),
     "engine-pod-plugged": pods.build_engine_pod(OBSERVED, PLUGGED, "", "0badcafe", HOST, 0),
+    "check-pod-claimed": checkpods.build_check_pod(OBSERVED, ON_GPUS, "node-1", "c3a10622", SGLANG),
+    "check-pod-plugged": checkpods.build_check_pod(OBSERVED, ON_PLUGGED, "node-1", "c3a10622", BY_PLUGIN),
     "fill-pod": pods.build_fill_pod(OBSERVED, CLAIMED, "node-1", "0badcafe", HOST),
     "budget-of-slots": builders.build_budget(OBSERVED, "slot", 3),
     "engine-pod-host": engine_pod(HOST),
@@ -160,6 +179,36 @@ def test_a_pod_lives_longer_than_the_grace_of_its_engines(name: str) -> None:
 def test_a_slot_pod_pays_for_all_that_its_slot_may_hold() -> None:
     resources = BUILT["slot-pod"]["spec"]["containers"][0]["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == str((8 << 30) + (64 << 20))
+
+
+def test_a_check_beside_a_running_engine_takes_nothing_of_what_that_one_has() -> None:
+    (container,) = BUILT["check-pod-plugged"]["spec"]["containers"]
+    assert container["resources"] == {
+        "limits": {"memory": "96Gi", "ling.dev/node-agent": "1"},
+        "requests": {"cpu": "10m", "memory": "64Mi"},
+    }
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    assert container["args"][-1] == "--for-gpu=9.0"
+
+
+OTHER_CLASS = replace(SGLANG, gpu=replace(SGLANG.gpu, device_class="other.example.com"))
+MORE = replace(SGLANG, gpu=replace(SGLANG.gpu, count=8))
+
+
+@pytest.mark.parametrize(
+    ("part", "told", "checks"),
+    [
+        pytest.param(SGLANG, "", True, id="the slot's own claim"),
+        pytest.param(MORE, "9.0", True, id="more GPUs of the class: it is told which"),
+        pytest.param(MORE, "", False, id="more of the class, and nobody says which"),
+        pytest.param(OTHER_CLASS, "9.0", False, id="another class: other GPUs"),
+        pytest.param(BY_PLUGIN, "9.0", False, id="another way to GPUs"),
+        pytest.param(HOST, "", True, id="no GPU"),
+    ],
+)
+def test_a_check_is_made_where_it_tells_anything(part: EnginePart, told: str, checks: bool) -> None:
+    slot = replace(ON_GPUS, status=LingSlotStatus(compute_capability=told))
+    assert checkpods.can_check(slot, part) is checks
 
 
 def test_the_slot_pod_refers_to_the_claim_and_only_the_engine_uses_it() -> None:

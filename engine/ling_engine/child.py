@@ -58,6 +58,7 @@ def described(description: Description) -> dict[str, Any]:
         "sets": sets,
         "plan": dict(description.plan.private),
         "device_bytes": description.device_bytes,
+        "gpus": list(description.gpus),
         "jit": description.jit,
     }
 

@@ -24,6 +24,7 @@ class Needs:
     weights: tuple[pb.WeightSet, ...] = ()
     plan: Mapping[str, int] = field(default_factory=dict)
     device_bytes: int = 0
+    gpus: tuple[str, ...] = ()
     jit: str = ""
 
 
@@ -55,6 +56,7 @@ def needs(found: Mapping[str, Any]) -> Needs:
         weights=tuple(_weights(one) for one in found["sets"]),
         plan=found["plan"],
         device_bytes=found["device_bytes"],
+        gpus=tuple(found["gpus"]),
         jit=found["jit"],
     )
 

@@ -277,6 +277,7 @@ class Launcher:
             role=_ROLES.get(self._state.phase, pb.ROLE_GATED),
             term=self._term,
             device_bytes=self._needs.device_bytes,
+            gpus=self._needs.gpus,
         )
         if self._server is not None:
             hello.server.CopyFrom(self._server.to_proto())

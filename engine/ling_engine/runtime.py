@@ -62,6 +62,7 @@ class Description:
     sets: tuple[SetDescription, ...]
     plan: MemoryPlan
     device_bytes: int = 0  # memory of all GPUs that a server uses; 0 = it uses the host's
+    gpus: tuple[str, ...] = ()  # their UUIDs in rank order
     jit: str = ""  # 64 hex digits of all that kernels compiled at run time depend on; "" = none are
 
 

@@ -61,7 +61,7 @@ def _release(settings: Release) -> int:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
-    slots = release.tell(settings.run_dir, settings.slots, on=not settings.undo)
+    slots = release.tell(settings.run_dir, settings.slots, gpus=settings.gpus, on=not settings.undo)
     if settings.undo:
         say(f"{len(slots)} slots may take memory again")
         return 0

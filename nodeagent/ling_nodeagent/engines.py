@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 HELLO_PATIENCE = 5.0  # seconds; a stream ticket lives no longer
 
+MOST_GPUS: Final = 64  # of a slot: LingSlot.status takes no more
+UUID_LENGTH: Final = 64  # at most, of a GPU's
+
 ROLES: Final[Mapping[int, Role]] = MappingProxyType({
     pb.ROLE_UNSPECIFIED: Role.GATED, pb.ROLE_GATED: Role.GATED, pb.ROLE_WARM: Role.WARM,
     pb.ROLE_ACTIVE: Role.ACTIVE, pb.ROLE_DRAINING: Role.DRAINING,
@@ -132,6 +135,7 @@ def hello_event(hello: pb.Hello, *, uid: str, pod: str) -> Callable[[int], event
         serves=hello.purpose != pb.PURPOSE_FILL,
         plan=dict(hello.plan.private_bytes),
         device_bytes=hello.device_bytes,
+        gpus=tuple(one[:UUID_LENGTH] for one in hello.gpus[:MOST_GPUS]),
         weights=weights,
         role=ROLES.get(hello.role, Role.GATED),
         term=hello.term,

@@ -204,6 +204,7 @@ class LauncherHello:
     role: Role
     term: int
     device_bytes: int = 0
+    gpus: tuple[str, ...] = ()
     server: str = ""  # of a live server
     phase: Phase | None = None
     sets: tuple[str, ...] = ()  # that it has attached or is filling

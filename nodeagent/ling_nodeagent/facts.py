@@ -249,6 +249,7 @@ class Slot:
     lame_over: bool = False
     gone: bool = False  # the LingSlot is deleted
     released: bool = False  # its memory was given back by hand
+    gpus: tuple[str, ...] = ()  # UUIDs in rank order, by the last launcher that named any
     pod_gone: bool = False  # the slot pod's object is gone
     callers: tuple[Caller, ...] = ()
     keeper: Keeper | None = None

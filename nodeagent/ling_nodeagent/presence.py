@@ -162,7 +162,7 @@ def launcher_hello(slot: Slot, event: events.LauncherHello, now: float) -> Slot:
         yields=False,
         held_back=False,
     )
-    slot = replace(slot.put(launcher), term=max(slot.term, event.term))
+    slot = replace(slot.put(launcher), term=max(slot.term, event.term), gpus=event.gpus or slot.gpus)
     return weights.claimed(roles.launcher_hello(slot, launcher, event, now))
 
 

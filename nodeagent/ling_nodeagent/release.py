@@ -64,28 +64,57 @@ class Control:
         """The answer to a request: the slots concerned, or what is wrong with it."""
         try:
             asked = json.loads(line)
-            wanted, on = asked["slots"], asked["on"]
+            slots, gpus, on = asked["slots"], asked["gpus"], asked["on"]
         except (ValueError, KeyError, TypeError):
-            return {"error": "a request is a JSON object with `slots` and `on`"}
-        if wanted is not None and not (isinstance(wanted, list) and all(isinstance(one, str) for one in wanted)):
-            return {"error": "`slots` is a list of names, or null for all"}
-        names = sorted(self._slots) if wanted is None else wanted
-        unknown = [name for name in names if name not in self._slots]
-        if unknown:
-            return {"error": f"no slot {unknown[0]} on this node; here are {', '.join(sorted(self._slots)) or 'none'}"}
+            return {"error": "a request is a JSON object with `slots`, `gpus` and `on`"}
+        if not (_texts(slots) and _texts(gpus)):
+            return {"error": "`slots` and `gpus` are lists of names; both null is all"}
+        try:
+            names = chosen(self._slots, slots, gpus)
+        except BadInput as error:
+            return {"error": str(error)}
         for name in names:
             LOG.warning("event=released slot=%s on=%s", name, bool(on))
             self._post(name, events.Released(on=bool(on)))
         return {"slots": names}
 
 
-def tell(run_dir: Path, slots: Sequence[str] | None, *, on: bool) -> list[str]:
+def _texts(given: object) -> bool:
+    return given is None or (isinstance(given, list) and all(isinstance(one, str) for one in given))
+
+
+def chosen(known: Mapping[str, Slot], slots: Sequence[str] | None, gpus: Sequence[str] | None) -> list[str]:
+    """The slots that are named, or that use one of the GPUs; all of the node when neither is given. Raises BadInput."""
+    if slots is None and gpus is None:
+        return sorted(known)
+    for name in slots or ():
+        if name not in known:
+            raise BadInput(f"no slot {name} on this node; here are {', '.join(sorted(known)) or 'none'}")
+    found = set(slots or ())
+    for gpu in gpus or ():
+        using = {name for name, slot in known.items() if _plain(gpu) in map(_plain, slot.gpus)}
+        if not using:
+            here = sorted({one for slot in known.values() for one in slot.gpus})
+            raise BadInput(
+                f"no slot of this node is known to use GPU {gpu}; known are {', '.join(here) or 'none'} "
+                "(engines name their GPUs when they connect: if none has, write --slot)"
+            )
+        found |= using
+    return sorted(found)
+
+
+def _plain(gpu: str) -> str:
+    """A UUID without the prefix that says what it is of: GPU-, MIG-."""
+    return gpu.lower().removeprefix("gpu-").removeprefix("mig-")
+
+
+def tell(run_dir: Path, slots: Sequence[str] | None, *, on: bool, gpus: Sequence[str] | None = None) -> list[str]:
     """Ask the agent; the slots concerned. Raises AgentUnreachable, BadInput."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(PATIENCE)
             sock.connect(str(run_dir / SOCKET))
-            sock.sendall(json.dumps({"slots": slots, "on": on}).encode() + b"\n")
+            sock.sendall(json.dumps({"slots": slots, "gpus": gpus, "on": on}).encode() + b"\n")
             with sock.makefile("rb") as lines:
                 answer: dict[str, Any] = json.loads(lines.readline())
     except (OSError, ValueError) as error:

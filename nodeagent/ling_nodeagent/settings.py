@@ -41,10 +41,11 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """`ling-nodeagent release`. `slots` None is all of the node; `timeout` in seconds."""
+    """`ling-nodeagent release`. `slots` and `gpus` both None is all of the node; `timeout` in seconds."""
 
     run_dir: Path
     slots: tuple[str, ...] | None
+    gpus: tuple[str, ...] | None
     undo: bool
     timeout: float
 
@@ -61,8 +62,9 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Serve | Status | Relea
     if given.command == "status":
         return Status(run_dir=run_dir, as_json=given.json)
     if given.command == "release":
-        slots = None if given.all else tuple(given.slot)
-        return Release(run_dir=run_dir, slots=slots, undo=given.undo, timeout=given.timeout)
+        slots = tuple(given.slot) if given.slot else None
+        gpus = tuple(given.gpu) if given.gpu else None
+        return Release(run_dir=run_dir, slots=slots, gpus=gpus, undo=given.undo, timeout=given.timeout)
     static = Path(given.static) if given.static else None
     node = given.node if given.node is not None else env.get(ENV_NODE, "")
     if not node and static is None:
@@ -129,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     release = commands.add_parser("release", help="give a slot's memory back by hand", parents=[shared])
     which = release.add_mutually_exclusive_group(required=True)
     which.add_argument("--slot", action="append", metavar="NAMESPACE/NAME", help="this one (repeatable)")
+    which.add_argument("--gpu", action="append", metavar="UUID", help="those that use this GPU (repeatable)")
     which.add_argument("--all", action="store_true", help="every slot of this node")
     release.add_argument("--undo", action="store_true", help="they may take memory again")
     release.add_argument("--timeout", type=float, default=180.0, metavar="SECONDS", help="to wait (%(default)s)")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ling_api import names
+from ling_api.errors import BadInput
+from ling_api.identity import Identity
 
 from . import choose, condemned, health, standby
 from .facts import AGENT, Launcher, Role, SetState, Slot, WeightSet
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Status = dict[str, Any]
+LONGEST_CAPABILITY: Final = 16  # characters that LingSlot.status takes
 SHOWN_ROLES = {Role.STARTING: Role.GATED.value}
 
 
@@ -46,6 +50,8 @@ def build_status(
         "engines": [_engine(each) for each in _shown(slot)],
         "weightSets": [_weight_set(each) for each in sorted(slot.sets.values(), key=lambda each: each.set)],
         "listener": bool(slot.listener),
+        "gpus": list(slot.gpus),
+        "computeCapability": _capability(slot),
         "capacity": {"total": room.capacity, "weights": room.weights, "plans": room.plans},
         "message": _message(slot),
         "conditions": conditions(slot, old, generation, now, monotonic),
@@ -56,6 +62,24 @@ def _shown(slot: Slot) -> list[Launcher]:
     """One launcher for each pod name, the newest: a pod that was made again may overlap with its predecessor."""
     newest = {each.pod: each for each in sorted(slot.launchers.values(), key=lambda each: each.order)}
     return list(newest.values())
+
+
+def _capability(slot: Slot) -> str:
+    """Of the GPUs that the slot's newest engine runs on, as its weights' identities have it; "" where there is none."""
+    newest = sorted(slot.launchers.values(), key=lambda each: -each.order)
+    found = (_capability_in(wanted.identity) for each in newest for wanted in each.weights)
+    return next(filter(None, found), "")
+
+
+@lru_cache(maxsize=256)
+def _capability_in(identity: bytes) -> str:
+    """The text of the field `device.capability`, if the field `device.type` says cuda."""
+    try:
+        fields = dict(Identity.from_bytes(identity).fields) if identity else {}
+    except BadInput:
+        return ""
+    found = fields.get("device.capability", "").strip('"')  # quoted, since it could be a number
+    return found if fields.get("device.type") == "cuda" and len(found) <= LONGEST_CAPABILITY else ""
 
 
 def _message(slot: Slot) -> str:

@@ -31,6 +31,8 @@ def _slot(name: str, status: Mapping[str, Any]) -> Iterable[str]:
     listener = "held" if status["listener"] else "none"
     weights, plans, total = (amount(capacity[key]) for key in ("weights", "plans", "total"))
     yield f"  active {active['pod'] or 'nobody'} (term {active['term']}), listener {listener}"
+    if status["gpus"]:
+        yield f"  GPUs {', '.join(status['gpus'])}"
     yield f"  memory {weights} weights + {plans} plans of {total}"
     if status["message"]:
         yield f"  {status['message']}"

@@ -93,6 +93,8 @@ def _slot(seen: Seen, slot: SlotSeen) -> list[str]:
         held, total = room.weights + room.plans, room.total or 1
         sums = f"{amount(room.weights)} weights + {amount(room.plans)} plans of {amount(room.total)}"
         lines.append(f"  memory [{bar(held / total)}] {sums}")
+    if status.gpus:
+        lines.append(f"  GPUs {', '.join(status.gpus)}")
     if status.message:
         lines.append(f"  {status.message}")
     rows = [_engine(pod, slot.reported(pod.name)) for pod in slot.engine_pods]

@@ -61,6 +61,7 @@ def test_agent_and_keeper_find_each_other_and_outlive_each_other(
             assert main(["release", "--all", "--run-dir", str(run)]) == 0
             assert known()["message"].startswith("released by hand")
             assert main(["release", "--slot", "prod/other", "--run-dir", str(run)]) == 2
+            assert main(["release", "--gpu", "GPU-1", "--run-dir", str(run)]) == 2
             assert main(["release", "--all", "--undo", "--run-dir", str(run)]) == 0
             assert "slot prod/chat-0" in capsys.readouterr().out
             assert get(metrics, "/readyz") == (200, "ready\n")

@@ -83,7 +83,7 @@ class AgentMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., attach_answer: _Optional[_Union[AttachAnswer, _Mapping]] = ..., set_role: _Optional[_Union[SetRole, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., readiness: _Optional[_Union[Readiness, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("ticket", "revision", "runtime", "purpose", "plan", "weights", "role", "server", "term", "device_bytes")
+    __slots__ = ("ticket", "revision", "runtime", "purpose", "plan", "weights", "role", "server", "term", "device_bytes", "gpus")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class Hello(_message.Message):
     SERVER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     revision: str
     runtime: str
@@ -104,7 +105,8 @@ class Hello(_message.Message):
     server: Server
     term: int
     device_bytes: int
-    def __init__(self, ticket: _Optional[bytes] = ..., revision: _Optional[str] = ..., runtime: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., weights: _Optional[_Iterable[_Union[WeightSet, _Mapping]]] = ..., role: _Optional[_Union[Role, str]] = ..., server: _Optional[_Union[Server, _Mapping]] = ..., term: _Optional[int] = ..., device_bytes: _Optional[int] = ...) -> None: ...
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ticket: _Optional[bytes] = ..., revision: _Optional[str] = ..., runtime: _Optional[str] = ..., purpose: _Optional[_Union[Purpose, str]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., weights: _Optional[_Iterable[_Union[WeightSet, _Mapping]]] = ..., role: _Optional[_Union[Role, str]] = ..., server: _Optional[_Union[Server, _Mapping]] = ..., term: _Optional[int] = ..., device_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Server(_message.Message):
     __slots__ = ("id", "phase", "sets")

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,14 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Of the first visible GPU. `properties` are those that torch.cuda.get_device_properties gives."""
+    """Of the first visible GPU. `properties` are those that torch.cuda.get_device_properties gives.
+
+    `uuids` are of all visible GPUs, in the order in which ranks take them.
+    """
 
     count: int
     properties: dict[str, Any]
+    uuids: tuple[str, ...] = ()
 
     @property
     def memory(self) -> int:
@@ -68,7 +73,9 @@ def facts() -> Facts | None:
     if asked.returncode:
         raise DeviceError(f"the GPU's driver cannot be asked: {asked.stderr.strip()[-500:]}")
     found = json.loads(asked.stdout)
-    return Facts(count=found["count"], properties=found["properties"]) if found else None
+    if not found:
+        return None
+    return Facts(count=found["count"], properties=found["properties"], uuids=tuple(found["uuids"]))
 
 
 def described(found: Facts | None) -> Device:
@@ -120,7 +127,14 @@ def _ask() -> dict[str, Any] | None:
         value = ctypes.c_int()
         _check(driver.cuDeviceGetAttribute(ctypes.byref(value), number, device), f"cuDeviceGetAttribute({key})")
         properties[key] = value.value
-    return {"count": count.value, "properties": properties}
+    return {"count": count.value, "properties": properties, "uuids": [_uuid(driver, n) for n in range(count.value)]}
+
+
+def _uuid(driver: ctypes.CDLL, number: int) -> str:
+    device, raw = ctypes.c_int(), ctypes.create_string_buffer(16)
+    _check(driver.cuDeviceGet(ctypes.byref(device), number), "cuDeviceGet")
+    _check(driver.cuDeviceGetUuid_v2(raw, device), "cuDeviceGetUuid")
+    return f"GPU-{uuid.UUID(bytes=raw.raw)}"
 
 
 def _free(gpus: int) -> int:

@@ -74,7 +74,8 @@ class Sglang:
         found = description.describe(settings, here, self._environ)
         facts = self._device_facts()
         memory = facts.memory * settings.tp if facts else 0
-        return replace(found, jit=provenance.code_digest(here.kind, here.text), device_bytes=memory)
+        jit = provenance.code_digest(here.kind, here.text)
+        return replace(found, jit=jit, device_bytes=memory, gpus=facts.uuids[: settings.tp] if facts else ())
 
     def open(self, settings: ModelSettings) -> ServedModel:
         raise BadInput("SGLang computes in processes of its own; it has a body")

@@ -24,6 +24,7 @@ def whole() -> str:
         engines=[ENGINE], weightSets=[{**SET, "state": "sealed"}, {**SET, "set": "f:1", "rank": 1, "state": "filling",
                                                                   "progress": 0.5}],
         capacity={"total": 80 << 30, "weights": 60 << 30, "plans": 9 << 30}, active={"pod": "tiny-0-e", "term": 4},
+        gpus=["GPU-00aa", "GPU-00ab"],
     )  # fmt: skip
     pods = pod("slot", "tiny-0"), pod("engine", "tiny-0-e"), pod("engine", "tiny-0-f", phase="Pending")
     return screen.render(seen(body, own, *pods, revision(REVISION, 1, 120), events=(event("Serving", "it serves"),)))
@@ -38,6 +39,7 @@ def test_one_screen_has_it_all() -> None:
         "TPOT 1.53 ms, TTFT 120.4 ms, accept length 3.20, 120 requests",
         "!  Degraded",
         "SLOT tiny-0 on n1: serves, term 4",
+        "GPUs GPU-00aa, GPU-00ab",
         "60.0 GiB weights + 9.0 GiB plans of 80.0 GiB",
         "*active",
         "attached 90 warm 130 accepting 136",

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.slot_mind import A, Mind
 
+from ling_api.v1 import agent_pb2 as pb
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events, release
+from ling_nodeagent.engines import hello_event
 from ling_nodeagent.facts import Role
 from ling_nodeagent.status import build_status
+
+NO_NAMES = {"error": "`slots` and `gpus` are lists of names; both null is all"}
+NO_REQUEST = {"error": "a request is a JSON object with `slots`, `gpus` and `on`"}
 
 
 def serving() -> tuple[Mind, int]:
@@ -41,24 +47,47 @@ def test_a_released_slot_drains_drops_and_starts_nothing_until_undone() -> None:
 @pytest.mark.parametrize(
     ("line", "answer", "posted"),
     [
-        (b'{"slots": null, "on": true}', {"slots": ["a/x", "a/y"]}, [("a/x", True), ("a/y", True)]),
-        (b'{"slots": ["a/y"], "on": false}', {"slots": ["a/y"]}, [("a/y", False)]),
-        (b'{"slots": ["a/z"], "on": true}', {"error": "no slot a/z on this node; here are a/x, a/y"}, []),
-        (b'{"slots": [1], "on": true}', {"error": "`slots` is a list of names, or null for all"}, []),
-        (b'{"slots": "a/x"}', {"error": "a request is a JSON object with `slots` and `on`"}, []),
-        (b"[]", {"error": "a request is a JSON object with `slots` and `on`"}, []),
-        (b"", {"error": "a request is a JSON object with `slots` and `on`"}, []),
+        (b'{"slots": null, "gpus": null, "on": true}', {"slots": ["a/x", "a/y"]}, [("a/x", True), ("a/y", True)]),
+        (b'{"slots": ["a/y"], "gpus": null, "on": false}', {"slots": ["a/y"]}, [("a/y", False)]),
+        (b'{"slots": null, "gpus": ["GPU-00aa"], "on": true}', {"slots": ["a/y"]}, [("a/y", True)]),
+        (b'{"slots": null, "gpus": ["00AA", "GPU-00ab"], "on": true}', {"slots": ["a/y"]}, [("a/y", True)]),
+        (
+            b'{"slots": null, "gpus": ["GPU-1"], "on": true}',
+            {
+                "error": "no slot of this node is known to use GPU GPU-1; known are GPU-00aa, GPU-00ab "
+                "(engines name their GPUs when they connect: if none has, write --slot)"
+            },
+            [],
+        ),
+        (b'{"slots": ["a/z"], "gpus": null, "on": 1}', {"error": "no slot a/z on this node; here are a/x, a/y"}, []),
+        (b'{"slots": [1], "gpus": null, "on": true}', NO_NAMES, []),
+        (b'{"slots": null, "gpus": "GPU-1", "on": true}', NO_NAMES, []),
+        (b'{"slots": ["a/x"], "on": true}', NO_REQUEST, []),
+        (b"[]", NO_REQUEST, []),
+        (b"", NO_REQUEST, []),
     ],
-    ids=["all", "one", "unknown", "no names", "half", "no object", "nothing"],
+    ids=["all", "one", "GPU", "GPUs", "no GPU", "unknown", "no names", "no list", "half", "no object", "nothing"],
 )
 def test_the_socket_obeys_or_says_what_is_wrong(line: bytes, answer: dict[str, Any], posted: list[Any]) -> None:
     seen: list[Any] = []
     control = release.Control(
-        {"a/y": Mind().slot, "a/x": Mind().slot}, lambda name, event: seen.append((name, event.on))
+        {"a/y": replace(Mind().slot, gpus=("GPU-00aa", "GPU-00ab")), "a/x": Mind().slot},
+        lambda name, event: seen.append((name, event.on)),
     )
     assert control.obey(line) == answer
     assert seen == posted
     json.dumps(answer)
+
+
+def test_a_slot_keeps_the_gpus_that_its_engines_named_while_none_is_connected() -> None:
+    mind, uuids = Mind(), ["GPU-00aa", "GPU-00ab"]
+    mind.keeper()
+    for hello, known in ((pb.Hello(gpus=uuids), uuids), (pb.Hello(), uuids), (pb.Hello(gpus=["x" * 90]), ["x" * 64])):
+        mind.know("one")
+        mind.post(hello_event(hello, uid="uid-one", pod="one")(mind.new()))
+        assert build_status(mind.slot, node="n", previous=None, now=mind.now)["gpus"] == known
+        mind.forget("one")
+        assert build_status(mind.slot, node="n", previous=None, now=mind.now)["gpus"] == known
 
 
 def test_memory_is_free_when_no_set_and_no_server_is_left() -> None:

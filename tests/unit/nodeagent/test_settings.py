@@ -42,9 +42,12 @@ def test_status() -> None:
 
 
 def test_release() -> None:
-    assert parse(["release", "--all"], {}) == Release(run_dir=Path("/run/ling"), slots=None, undo=False, timeout=180.0)
+    run_dir = Path("/run/ling")
+    assert parse(["release", "--all"], {}) == Release(run_dir=run_dir, slots=None, gpus=None, undo=False, timeout=180.0)
+    one = parse(["release", "--gpu", "GPU-1"], {})
+    assert one == Release(run_dir=run_dir, slots=None, gpus=("GPU-1",), undo=False, timeout=180.0)
     some = parse(["release", "--slot", "a/b", "--slot", "a/c", "--undo", "--timeout", "5"], {})
-    assert some == Release(run_dir=Path("/run/ling"), slots=("a/b", "a/c"), undo=True, timeout=5.0)
+    assert some == Release(run_dir=run_dir, slots=("a/b", "a/c"), gpus=None, undo=True, timeout=5.0)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_release() -> None:
             ["serve", "--static", "f", "--metrics-port", "70000"], {}, "--metrics-port: write a port", id="port"
         ),
         pytest.param(["serve", "--static", "f", "--metrics-port", "x"], {}, "invalid int value: 'x'", id="port-text"),
-        pytest.param(["release"], {}, "one of the arguments --slot --all is required", id="release-what"),
+        pytest.param(["release"], {}, "one of the arguments --slot --gpu --all is required", id="release-what"),
         pytest.param(["status", "--static", "f"], {}, "unrecognized arguments: --static f", id="flag-of-another"),
     ],
 )
@@ -103,7 +106,7 @@ def test_the_table() -> None:
     }  # fmt: skip
     status = {
         "active": {"pod": engine["pod"], "uid": "u1", "term": 3},
-        "engines": [engine], "weightSets": [held], "listener": True, "message": "waits for nothing",
+        "engines": [engine], "weightSets": [held], "listener": True, "gpus": ["GPU-1"], "message": "waits for nothing",
         "capacity": {"total": 2 << 30, "weights": 1 << 30, "plans": 64 << 20},
         "conditions": [{"type": "Serving", "status": "True"}, {"type": "Recovering", "status": "False"}],
     }  # fmt: skip
@@ -115,6 +118,7 @@ def test_the_table() -> None:
             "",
             "slot prod/chat-0: Serving",
             "  active chat-0-1a2b3c4d-0 (term 3), listener held",
+            "  GPUs GPU-1",
             "  memory 1.0 GiB weights + 64.0 MiB plans of 2.0 GiB",
             "  waits for nothing",
             "  ENGINE             REVISION  ROLE    PHASE      PLAN      REQUESTS  NOW  TTFT ms  TPOT ms  ACCEPT  DEATHS  EXIT",  # noqa: E501

@@ -42,9 +42,10 @@ type Object = dict[str, Any]
 class ApiError(Exception):
     """The API server said no, or nobody answered (`status` 0). The catcher tries again later."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, said: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.said = said or message  # by the API server, without what was asked
 
 
 class Conflict(ApiError):
@@ -149,15 +150,15 @@ class Kube:
         return f"{base}{inside}/{plural}" + (f"/{name}" if name else "")
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None."""
-        try:
-            return await self._request("GET", self.path(kind, namespace, name))
-        except Missing:
-            return None
+        """The object, or None. Asked as a list of one: who may list and watch needs no other right."""
+        found = await self._listed(kind, namespace, {"fieldSelector": f"metadata.name={name}"})
+        return found[0] if found else None
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
         """All objects of a kind that match the label selector."""
-        query = {"labelSelector": selector} if selector else None
+        return await self._listed(kind, namespace, {"labelSelector": selector} if selector else None)
+
+    async def _listed(self, kind: str, namespace: str, query: Mapping[str, str] | None) -> list[Object]:
         answer = await self._request("GET", self.path(kind, namespace), query)
         # the items of a list do not say what they are
         return [{**item, "apiVersion": answer["apiVersion"], "kind": kind} for item in answer.get("items") or ()]
@@ -211,4 +212,4 @@ def _error(method: str, path: str, status: int, data: bytes) -> ApiError:
     except (ValueError, KeyError, TypeError):
         message = data.decode(errors="replace")[:200]
     kinds: dict[int, type[ApiError]] = {404: Missing, 409: Conflict}
-    return kinds.get(status, ApiError)(status, f"{method} {path}: {status}: {message}")
+    return kinds.get(status, ApiError)(status, f"{method} {path}: {status}: {message}", message)

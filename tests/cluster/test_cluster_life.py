@@ -88,6 +88,27 @@ def test_two_replicas_are_two_slots(serve: Callable[..., Trial]) -> None:
     assert sorted(slot["metadata"]["name"] for slot in trial.items("lslot")) == [f"{NAME}-0", f"{NAME}-1"]
 
 
+def test_old_revisions_go(trial: Trial, model: str) -> None:
+    """A LingDeployment of no replicas, edited eight times: five revisions stay beside those in use."""
+    trial.apply(deployment(NAME, model, image=STANDIN, replicas=0))
+
+    def known() -> set[str]:
+        return {one["metadata"]["name"] for one in trial.items("controllerrevision")}
+
+    trial.wait_for("the first revision", known)
+    for edit in range(1, 9):
+        before = trial.wait_for("the edit before is seen", lambda: settled(trial) and known())
+        trial.patch("ld", NAME, {"spec": {"engine": {"contextLength": 1024 * edit}}})
+        trial.wait_for("its revision", lambda before=before: known() - before)
+    trial.wait_for("the oldest go", lambda: settled(trial) and len(known()) <= 7)
+    assert len(known()) >= 6
+
+
+def settled(trial: Trial) -> bool:
+    found = trial.get("ld", NAME)
+    return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
+
+
 def test_delete_leaves_nothing(serve: Callable[..., Trial]) -> None:
     trial = serve()
     trial.kubectl("delete", "ld", NAME, "--wait=true")

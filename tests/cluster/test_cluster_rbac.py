@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hack.cluster.access import AGENTS, SYSTEM
+from hack.cluster.access import AGENTS, SYSTEM, ClusterError
 from tests.support import chart
+from tests.support.cluster import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hack.cluster.access import Cluster
+    from tests.support.cluster import Trial
 
 pytestmark = pytest.mark.last
 
@@ -25,22 +27,9 @@ ACCOUNTS = {
     "ling-operator": f"system:serviceaccount:{SYSTEM}:ling-operator",
     "ling-agent": f"system:serviceaccount:{AGENTS}:ling-agent",
 }
-_APPLIED = ("lingslots", "services", "poddisruptionbudgets")
-_MIRRORED = (
-    ("ling.dev", "lingdeployments"), ("ling.dev", "lingslots"), ("", "pods"), ("", "services"),
-    ("apps", "controllerrevisions"), ("policy", "poddisruptionbudgets"), ("resource.k8s.io", "resourceclaims"),
-)  # fmt: skip
-# What no request of a run need show, each for its reason.
-UNSEEN = {
-    # asked of the authorizer by an admission plug-in: to set blockOwnerDeletion
-    *(("ling.dev", f"{kind}/finalizers", "update") for kind in ("lingdeployments", "lingslots")),
-    # known from watches: asked for only when a write of ours met an object that the watches did not tell of yet
-    *((group, kind, "get") for group, kind in _MIRRORED),
-    # a server-side apply that makes its object needs the right to create, and is logged as a patch
-    *((group, kind, "create") for group, kind in _MIRRORED if kind in _APPLIED),
-    ("apps", "controllerrevisions", "delete"),  # beyond the number that is kept
-    ("ling.dev", "lingslots/status", "patch"),  # AgentLost: where an agent stays away
-}
+# What no request can show: an admission plug-in asks the authorizer for them, to set blockOwnerDeletion. The first test
+# here shows that it does, and refuses who lacks them.
+ASKED_BY_ADMISSION = {("ling.dev", f"{kind}/finalizers", "update") for kind in ("lingdeployments", "lingslots")}
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +40,37 @@ def log(cluster: Cluster) -> Path:
     return path
 
 
+def logged(log: Path) -> Iterator[dict[str, Any]]:
+    """Every answered request of the run."""
+    with log.open() as lines:
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the last line, while it is being written
+            if entry["stage"] == "ResponseComplete":
+                yield entry
+
+
+def users(log: Path) -> set[str]:
+    return {entry["user"]["username"] for entry in logged(log)}
+
+
 def entries(log: Path, user: str) -> Iterator[tuple[Right, bool]]:
-    """Every request of the user: what it needed, and whether the authorizer refused it (not: an ending namespace)."""
-    for line in log.read_text().splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue  # the last line, while it is being written
-        if entry["user"]["username"] != user or entry["stage"] != "ResponseComplete":
+    """What every request of the user needed, and whether the authorizer refused it (not: an ending namespace).
+
+    A server-side apply that made its object (201) needed the right to create, too.
+    """
+    for entry in logged(log):
+        if entry["user"]["username"] != user:
             continue
         about = entry.get("objectRef", {})
         resource = "/".join(part for part in (about.get("resource"), about.get("subresource")) if part)
         refused = entry["annotations"]["authorization.k8s.io/decision"] == "forbid"
-        yield (about.get("apiGroup", ""), resource, entry["verb"]), refused
+        group = about.get("apiGroup", "")
+        yield (group, resource, entry["verb"]), refused
+        if entry["verb"] == "patch" and entry["responseStatus"]["code"] == 201:
+            yield (group, resource, "create"), refused
 
 
 def granted(role: str) -> set[Right]:
@@ -75,6 +82,28 @@ def granted(role: str) -> set[Right]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def owned(kind: str, namespace: str) -> dict[str, Any]:
+    """A ControllerRevision whose owner of that kind waits for it when it is deleted in the foreground."""
+    owner = {"apiVersion": "ling.dev/v1alpha1", "kind": kind, "name": "x", "uid": "x", "blockOwnerDeletion": True}
+    meta = {"name": "x", "namespace": namespace, "ownerReferences": [owner]}
+    return {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": meta, "revision": 1, "data": {}}
+
+
+@pytest.mark.parametrize("kind", ["LingDeployment", "LingSlot"])
+def test_an_owner_that_waits_needs_the_right_to_its_finalizers(trial: Trial, kind: str) -> None:
+    role, person = f"{trial.name}-makes-revisions", f"{trial.name}-person"
+    trial.kubectl("create", "clusterrole", role, "--verb=create,patch", "--resource=controllerrevisions.apps")
+    trial.kubectl("create", "rolebinding", "makes", f"--clusterrole={role}", f"--user={person}")
+    make = ("create", "--dry-run=server", "-f", "-")
+    body = json.dumps(owned(kind, trial.name))
+    try:
+        trial.kubectl(*make, f"--as={ACCOUNTS['ling-operator']}", stdin=body)
+        with pytest.raises(ClusterError, match="cannot set blockOwnerDeletion"):
+            trial.kubectl(*make, f"--as={person}", stdin=body)
+    finally:
+        trial.kubectl("delete", "clusterrole", role)
 
 
 def whole_suite(session: pytest.Session) -> bool:
@@ -89,6 +118,13 @@ def test_nobody_is_refused_a_right(log: Path, role: str) -> None:
     assert not refused, "granted too little"
 
 
+def test_nobody_else_of_ours_asks_the_api_server(log: Path) -> None:
+    """Slot pods, engine pods, the chart's own test: none has an account's token, so none has any right."""
+    ours = tuple(f"system:serviceaccount:{space}" for space in (SYSTEM, AGENTS, PREFIX))
+    asked = {user for user in users(log) if user.startswith(ours)}
+    assert asked <= set(ACCOUNTS.values())
+
+
 @pytest.mark.parametrize("role", ACCOUNTS)
 def test_what_is_used_is_granted_and_what_is_granted_is_used(
     request: pytest.FixtureRequest, log: Path, role: str
@@ -98,5 +134,5 @@ def test_what_is_used_is_granted_and_what_is_granted_is_used(
     assert used <= granted(role)
     if not whole_suite(request.session):
         pytest.skip("only some of the cluster suite ran: that nothing is granted in vain cannot be told")
-    vain = granted(role) - used - UNSEEN
+    vain = granted(role) - used - ASKED_BY_ADMISSION
     assert not vain, f"granted too much: {sorted(vain)}"

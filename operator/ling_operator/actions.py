@@ -49,3 +49,9 @@ class Delete:
 
 
 type Step = Create | Apply | Label | Delete
+
+
+def describe(step: Step) -> str:
+    """The step in three words: verb, kind and name."""
+    name = step.body["metadata"]["name"] if isinstance(step, Create | Apply) else step.name
+    return f"{type(step).__name__.lower()} {step.kind} {name}"

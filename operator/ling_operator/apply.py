@@ -21,9 +21,3 @@ async def execute(kube: Verbs, namespace: str, step: Step) -> None:
             await kube.label(kind, namespace, name, uid, {label: value})
         case Delete(kind=kind, name=name, uid=uid, foreground=foreground, grace=grace):
             await kube.delete(kind, namespace, name, uid, foreground=foreground, grace=grace)
-
-
-def describe(step: Step) -> str:
-    """The step for a log line: verb, kind and name."""
-    name = step.body["metadata"]["name"] if isinstance(step, Create | Apply) else step.name
-    return f"{type(step).__name__.lower()} {step.kind} {name}"

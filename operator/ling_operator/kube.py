@@ -16,7 +16,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -149,88 +149,19 @@ class Kube:
         inside = f"/namespaces/{namespace}" if namespace else ""
         return f"{base}{inside}/{plural}" + (f"/{name}" if name else "")
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None. Asked as a list of one: who may list and watch needs no other right."""
-        found = await self._listed(kind, namespace, {"fieldSelector": f"metadata.name={name}"})
-        return found[0] if found else None
-
-    async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
-        """All objects of a kind that match the label selector."""
-        return [*await self._listed(kind, namespace, {"labelSelector": selector} if selector else None)]
-
-    async def create(self, body: Object) -> Object: ...
-
-    async def apply(self, body: Object, subresource: str = "") -> Object: ...
-
-    async def label(
-        self, kind: str, namespace: str, name: str, uid: str, labels: Mapping[str, str | None]
-    ) -> Object | None: ...
-
-    async def delete(
-        self, kind: str, namespace: str, name: str, uid: str, *, foreground: bool = False, grace: int | None = None
-    ) -> Object | None: ...
-
-
-class Kube:
-    """Requests over one client. `exit_after_writes` calls `die` right after that many writes; 0 never does."""
-
-    def __init__(
-        self, api: client.ApiClient, *, exit_after_writes: int = 0, die: Callable[[int], object] = os._exit
-    ) -> None:
-        self._api = api
-        self._exit_after = exit_after_writes
-        self._die = die
-        self.writes = 0
-
-    async def close(self) -> None:
-        await self._api.close()  # type: ignore[no-untyped-call]
-
-    async def _request(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None, content: str = "json"
-    ) -> Object:
-        url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json", "Content-Type": f"application/{content}"}
-        token = await bearer(self._api.configuration)
-        if token:
-            headers["Authorization"] = token
-        try:
-            answer = await self._api.call_api(method, url, headers, body=body, _request_timeout=TIMEOUT)
-            data: bytes = await answer.read()  # type: ignore[no-untyped-call]
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(0, f"{method} {path}: {type(error).__name__}: {error}") from error
-        if not 200 <= answer.status < 300:
-            raise _error(method, path, answer.status, data)
-        if method != "GET":
-            self._count(method, path)
-        loaded: Object = json.loads(data)
-        return loaded
-
-    def _count(self, method: str, path: str) -> None:
-        self.writes += 1
-        if self.writes == self._exit_after:
-            log.warning("exit after write k=%d method=%s path=%s", self.writes, method, path)
-            self._die(EXIT_AFTER_WRITE)
-
-    @staticmethod
-    def path(kind: str, namespace: str, name: str = "") -> str:
-        """The address of an object, or of all of its kind; an empty namespace means the whole cluster."""
-        base, plural = _PATHS[kind]
-        inside = f"/namespaces/{namespace}" if namespace else ""
-        return f"{base}{inside}/{plural}" + (f"/{name}" if name else "")
-
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None. Asked as a list of one: who may list and watch needs no other right."""
-        found = await self._listed(kind, namespace, {"fieldSelector": f"metadata.name={name}"})
-        return found[0] if found else None
-
-    async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
-        """All objects of a kind that match the label selector."""
-        return [*await self._listed(kind, namespace, {"labelSelector": selector} if selector else None)]
-
-    async def _listed(self, kind: str, namespace: str, query: Mapping[str, str] | None) -> Sequence[Object]:
+    async def _listed(self, kind: str, namespace: str, query: Mapping[str, str] | None) -> list[Object]:
         answer = await self._request("GET", self.path(kind, namespace), query)
         # the items of a list do not say what they are
         return [{**item, "apiVersion": answer["apiVersion"], "kind": kind} for item in answer.get("items") or ()]
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The object, or None. Asked as a list of one: who may list and watch needs no other right."""
+        found = await self._listed(kind, namespace, {"fieldSelector": f"metadata.name={name}"})
+        return found[0] if found else None
+
+    async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
+        """All objects of a kind that match the label selector."""
+        return await self._listed(kind, namespace, {"labelSelector": selector} if selector else None)
 
     async def create(self, body: Object) -> Object:
         """Make the object; Conflict when the name is taken."""

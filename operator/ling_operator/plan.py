@@ -14,17 +14,20 @@ from ling_api import names
 from ling_api.engine import SGLANG
 from ling_api.v1alpha1 import RECREATE, LingDeploymentSpec, LingSlotSpec, revision_of
 from ling_operator import builders
-from ling_operator.actions import Apply, Create, Delete, Label, Step
+from ling_operator.actions import Apply, Create, Delete, Label, Step, describe
 from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement, Standing, place
+from ling_operator.refusals import still_due
 from ling_operator.rollout import Rollout, rollout_of, targets_of
 from ling_operator.slotfacts import SlotFacts, facts_of
 from ling_operator.slotsteps import ADMISSION_PAUSE, Task, label_steps, slot_steps, unserved_since
 from ling_operator.surroundings import owner_uid
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ling_api.enginepart import EnginePart
+    from ling_operator.refusals import Refusal
     from ling_operator.settings import Images
     from ling_operator.views import Observed, RevisionView
 
@@ -35,7 +38,8 @@ REVISIONS_KEPT: Final = 5  # ControllerRevisions that nobody uses any more
 class Plan:
     """What to do now (nothing, if `step` is None), what is true, and when to look again if nothing happens.
 
-    `slot` is the one that the step concerns, "" when it concerns none.
+    `slot` is the one that the step concerns, "" when it concerns none. `refused` is what the API server would not do
+    before and what is still to be done.
     """
 
     step: Step | None
@@ -43,6 +47,7 @@ class Plan:
     facts: tuple[SlotFacts, ...] = ()
     rollout: Rollout | None = None
     placement: Placement | None = None
+    refused: tuple[Refusal, ...] = ()
     requeue_after: float | None = None
 
 
@@ -246,18 +251,26 @@ def _moments(spec: LingDeploymentSpec, facts: Sequence[SlotFacts], rollout: Roll
                 yield pod.waits_since + STARVED_AFTER
 
 
-def plan(observed: Observed, images: Images, now: float, refused: Collection[str] = ()) -> Plan:
+def plan(observed: Observed, images: Images, now: float, refused: AbstractSet[str] = frozenset()) -> Plan:
     """The next step. An object that is being deleted, or whose spec makes no sense, is left alone.
 
-    `refused` names slots that wait, since the API server refused a step of theirs: the step is one of another.
+    `refused` names slots that wait, since the API server refused a step of theirs, and steps of no slot that it refused
+    (as `describe` has them): the step is another one.
     """
     facts, spec = facts_of(observed), observed.spec
     if observed.deleting or spec is None:
         return Plan(step=None, facts=facts)
     rollout = rollout_of(observed, facts, revision_of(spec.part), now)
     placed = place(observed, spec, facts, aim_of(observed, spec, rollout), now)
-    steps = _steps(observed, spec, facts, rollout, placed, images, now)
-    slot, step = next((one for one in steps if one[0] not in refused), ("", None))
+    steps: Iterable[tuple[str, Step]] = _steps(observed, spec, facts, rollout, placed, images, now)
+    standing: tuple[Refusal, ...] = ()
+    if observed.previous.refused:  # seldom; to know which still stand, all steps must be known
+        steps = list(steps)
+        standing = still_due(observed.previous.refused, {describe(one) for _, one in steps})
+        words = {one.slot: one.sentence for one in reversed(standing)}
+        facts = tuple(replace(one, refused=words.get(one.name, "")) for one in facts)
+    open_ = (one for one in steps if not refused or not refused & {one[0], describe(one[1])})
+    slot, step = next(open_, ("", None))
     later = [moment - now for moment in _moments(spec, facts, rollout) if moment > now]
     return Plan(
         step=step,
@@ -265,5 +278,6 @@ def plan(observed: Observed, images: Images, now: float, refused: Collection[str
         facts=facts,
         rollout=rollout,
         placement=placed,
+        refused=standing,
         requeue_after=min(later) + 0.05 if later else None,
     )

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
 from ling_operator import apply, status, transitions
-from ling_operator.actions import Create
+from ling_operator.actions import describe
 from ling_operator.kube import ApiError, Conflict
 from ling_operator.observe import observe
 from ling_operator.plan import plan
+from ling_operator.refusals import refusal, refuses, together
 from ling_operator.rollout import COMPLETE
 
 if TYPE_CHECKING:
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
     from ling_operator.kube import Verbs
     from ling_operator.metrics import Metrics
     from ling_operator.plan import Plan
+    from ling_operator.refusals import Refusal
     from ling_operator.settings import Settings
     from ling_operator.views import Observed
 
 log = logging.getLogger(__name__)
 
-REFUSED: Final = frozenset({403, 409, 422})  # quota, policy or rights; the name is taken; the object makes no sense
 REPEAT_SECONDS: Final = 0.5  # until the next look after the same step was done twice in a row
 
 
@@ -77,58 +79,75 @@ class Reconciler:
         if step is None:
             self._last.pop(key, None)
             return planned.requeue_after
-        step = await self._do_first(observed, step, planned.slot, now)
+        step = await self._do_first(observed, planned, step, now)
         repeated = self._last.get(key) == step
         self._last[key] = step
         return REPEAT_SECONDS if repeated else 0.0
 
-    async def _do_first(self, observed: Observed, step: Step, slot: str, now: float) -> Step:
+    async def _do_first(self, observed: Observed, planned: Plan, first: Step, now: float) -> Step:
         """The step that was done: the first that was not refused. ApiError when all were, or nobody answers."""
-        refused: set[str] = set()
-        while True:
-            try:
-                await self._do(observed, step)
-            except ApiError as error:
-                if not slot or not isinstance(step, Create) or error.status not in REFUSED:
-                    raise
-                await self._tell_refused(observed, slot, error, now)
-                refused.add(slot)
-                other = plan(observed, self._settings.images, now, refused)
-                if other.step is None:
-                    raise
-                step, slot = other.step, other.slot
-            else:
-                return step
+        found: list[Refusal] = []
+        skipped: set[str] = set()
+        step, slot = first, planned.slot
+        while (error := await self._try(observed, step)) is not None:
+            one = refusal(step, slot, error.status, error.said)
+            found += [one] if one is not None else []
+            skipped.add(slot or describe(step))
+            other = plan(observed, self._settings.images, now, skipped)
+            if other.step is None:
+                await self._tell_refused(observed, together(planned.refused, found, ""), planned.refused, now)
+                raise error
+            step, slot = other.step, other.slot
+        if found:
+            stands = together(planned.refused, found, describe(step))
+            await self._tell_refused(observed, stands, planned.refused, now)
+        return step
 
-    async def _tell_refused(self, observed: Observed, slot: str, error: ApiError, now: float) -> None:
-        """A log line and a figure, and an event unless it is a name that is taken, which the next look knows."""
-        self._metrics.errors.labels("refused").inc()
-        log.error("refused namespace=%s slot=%s error=%s", observed.namespace, slot, error)
-        if not isinstance(error, Conflict):
-            event = transitions.Event(reason="CreateRefused", message=f"{slot}: {error}", warning=True)
-            await self._post(transitions.build_event(observed, event, now))
-
-    async def _do(self, observed: Observed, step: Step) -> None:
-        log.info(
-            "step namespace=%s name=%s do=%r why=%r", observed.namespace, observed.name, apply.describe(step), step.why
-        )
-        await apply.execute(self._kube, observed.namespace, step)
+    async def _try(self, observed: Observed, step: Step) -> ApiError | None:
+        """None when it is done, the API server's no when it refuses. Raises ApiError when asking on is of no use."""
+        log.info("step namespace=%s name=%s do=%r why=%r", observed.namespace, observed.name, describe(step), step.why)
+        try:
+            await apply.execute(self._kube, observed.namespace, step)
+        except ApiError as error:
+            if not refuses(step, error.status, error.said):
+                raise
+            self._metrics.errors.labels("refused").inc()
+            log.error("refused namespace=%s name=%s error=%s", observed.namespace, observed.name, error)
+            return error
         self._metrics.steps.labels(type(step).__name__.lower(), step.kind).inc()
+        return None
+
+    async def _tell_refused(
+        self, observed: Observed, stands: tuple[Refusal, ...], known: tuple[Refusal, ...], now: float
+    ) -> None:
+        """What was refused stands in the status from now on, and is an event when it is new."""
+        seen = replace(observed, previous=replace(observed.previous, refused=stands))
+        built = status.build_status(seen, plan(seen, self._settings.images, now), now)
+        for one in stands:
+            if one not in known:
+                event = transitions.Event(reason=one.reason, message=one.message, warning=True)
+                await self._post(transitions.build_event(observed, event, now))
+        if built != dict(observed.previous.raw or {}):
+            self._metrics.objects.put((observed.namespace, observed.name), built)
+            await self._tell(observed, built, now)
 
     async def _report(self, observed: Observed, planned: Plan, built: dict[str, Any], now: float) -> None:
         """Events, then the status, then the slots' AgentLost. A figure alone is written only when nothing is to do."""
         before = dict(observed.previous.raw or {})
         if before != built and (planned.step is None or _transition(before, built)):
-            for event in transitions.events_of(observed.previous.conditions, built):
-                await self._post(transitions.build_event(observed, event, now))
-            meta = {"name": observed.name, "namespace": observed.namespace, "uid": observed.uid}
-            await self._write_status("LingDeployment", meta, built)
+            await self._tell(observed, built, now)
             self._observe_rollout(observed, built, now)
         for facts in planned.facts:
             condition = status.agent_condition(facts, now)
             if condition is not None:
                 meta = {"name": facts.name, "namespace": observed.namespace, "uid": facts.slot.uid}
                 await self._write_status("LingSlot", meta, {"conditions": [condition.to_dict()]})
+
+    async def _tell(self, observed: Observed, built: dict[str, Any], now: float) -> None:
+        for event in transitions.events_of(observed.previous.conditions, built):
+            await self._post(transitions.build_event(observed, event, now))
+        meta = {"name": observed.name, "namespace": observed.namespace, "uid": observed.uid}
+        await self._write_status("LingDeployment", meta, built)
 
     async def _write_status(self, kind: str, meta: dict[str, Any], told: dict[str, Any]) -> None:
         """A status that is refused is reported and does not hold up the work."""

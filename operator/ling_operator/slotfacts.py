@@ -25,6 +25,7 @@ class SlotFacts:
     claim: ClaimView | None = None
     node: NodeView | None = None
     agent: bool | None = None  # whether its node's agent is Ready; None while it has no node
+    refused: str = ""  # what the API server would not do for it, in words
     leaving_since: float = 0.0  # when its node began to leave: the taint's word, else when we first saw it
 
     @property
@@ -180,6 +181,8 @@ class SlotFacts:
     def message(self) -> str:
         """What the slot waits for, in one line; "" when it waits for nothing."""
         pod = self.slot_pod
+        if self.refused:
+            return self.refused
         if pod is None:
             return "the slot pod is being made"
         troubles = [one.trouble for one in (pod, *self.live_engines) if one.trouble]
@@ -215,5 +218,6 @@ def _facts(observed: Observed, slot: SlotView) -> SlotFacts:
         claim=next((one for one in observed.claims if one.slot_uid == slot.uid), None),
         node=node,
         agent=seen_at in observed.agents if seen_at else None,
+        refused=next((one.sentence for one in observed.previous.refused if one.slot == slot.name), ""),
         leaving_since=since,
     )

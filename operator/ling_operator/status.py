@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
 from ling_api.slotstatus import Condition
+from ling_operator.refusals import to_status
 from ling_operator.rollout import COMPLETE
 from ling_operator.speed import slo_met, suspicions
 from ling_operator.verdicts import Verdict, gpu_allocated, standby_ready
@@ -88,11 +89,13 @@ def _cached(facts: Sequence[SlotFacts]) -> Verdict:
     return names.WEIGHTS_CACHED, False, "NotHeld", f"{without[0].name}: {said}"
 
 
-def _complaints(observed: Observed, facts: Sequence[SlotFacts]) -> Iterator[tuple[str, str]]:
+def _complaints(observed: Observed, plan: Plan) -> Iterator[tuple[str, str]]:
+    facts = plan.facts
     if observed.complaint:
         yield "InvalidSpec", observed.complaint
     if observed.service_taken:
         yield "ServiceNameTaken", f"Service {observed.name} belongs to somebody else; delete it, or rename this object"
+    yield from ((one.reason, one.message) for one in plan.refused)
     for one in facts:
         if one.agent is False:
             yield "AgentLost", f"{one.name}: its node has no ready agent; what serves goes on, nothing new starts"
@@ -111,8 +114,8 @@ def _complaints(observed: Observed, facts: Sequence[SlotFacts]) -> Iterator[tupl
     yield from suspicions(facts, {one.revision: one.part.decoding for one in observed.revisions})
 
 
-def _degraded(observed: Observed, facts: Sequence[SlotFacts]) -> Verdict:
-    found = list(_complaints(observed, facts))
+def _degraded(observed: Observed, plan: Plan) -> Verdict:
+    found = list(_complaints(observed, plan))
     if not found:
         return names.DEGRADED, False, "AsExpected", "nothing is wrong"
     return names.DEGRADED, True, found[0][0], "; ".join(message for _, message in found)
@@ -227,7 +230,7 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         gpu_allocated(facts),
         standby_ready(facts),
         slo_met(observed.spec.slo, performance) if observed.spec else None,
-        _degraded(observed, facts),
+        _degraded(observed, plan),
     )
     verdicts = [one for one in found if one is not None]
     conditions = conditions_of(verdicts, observed.previous.conditions, observed.generation, now)
@@ -250,6 +253,8 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         "conditions": [one.to_dict() for one in conditions],
         **_remembered(observed, rollout),
     }
+    if plan.refused:
+        status["refused"] = to_status(plan.refused)
     return {**status, "performance": performance} if performance else status
 
 

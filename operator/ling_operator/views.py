@@ -15,6 +15,7 @@ from ling_api import names
 from ling_api.errors import BadInput
 from ling_api.slotstatus import Condition, LingSlotStatus
 from ling_api.v1alpha1 import EnginePart, LingDeploymentSpec, LingSlotSpec
+from ling_operator.refusals import Refusal, from_status
 from ling_operator.surroundings import ClaimView, NodeView, owner_uid, seconds
 
 type Object = Mapping[str, Any]
@@ -120,6 +121,7 @@ class Previous:
     update_revision: str = ""
     progress: Progress | None = None
     leaving: Mapping[str, float] = field(default_factory=dict)  # slot -> since when its node leaves
+    refused: tuple[Refusal, ...] = ()  # what the API server would not do
     raw: Object | None = None
 
     def condition(self, kind: str) -> Condition | None:
@@ -275,6 +277,7 @@ def previous_view(status: Object) -> Previous:
         leaving={
             one["name"]: seconds(one["leavingSince"]) for one in status.get("slots") or () if one.get("leavingSince")
         },
+        refused=from_status(status.get("refused") or ()),
         raw=status,
     )
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.fake_kube import Died, controller
 from tests.support.operator_world import KEY, SETTINGS, World, as_wanted, spec
 
-from ling_operator import apply
+from ling_operator import actions
 from ling_operator.observe import observe
 from ling_operator.plan import plan
 
@@ -141,13 +141,13 @@ class Play:
         assert observed is not None
         step = plan(observed, SETTINGS.images, kube.now).step
         if step is not None and before and self.fields["replicas"] and not any(text in step.why for text in NO_HELP):
-            assert before - set(self._ended_by(step)), f"nobody serves after {apply.describe(step)}: {step.why}"
+            assert before - set(self._ended_by(step)), f"nobody serves after {actions.describe(step)}: {step.why}"
         self.world.look()
 
     def _ended_by(self, step: Step) -> Iterator[str]:
         """Slots that serve and would not after this step."""
         kube = self.world.kube
-        verb, kind, name = apply.describe(step).split()
+        verb, kind, name = actions.describe(step).split()
         if verb == "delete" and kind == "LingSlot":
             yield name
         elif kind == "Pod" and verb in ("delete", "label") and getattr(step, "value", None) is None:

@@ -330,6 +330,88 @@ def refuse(world: World, monkeypatch: pytest.MonkeyPatch, name: str, status: int
     monkeypatch.setattr(world.kube, "create", refusing)
 
 
+def refuse_all(world: World, monkeypatch: pytest.MonkeyPatch, kind: str, status: int, said: str) -> None:
+    """Let the API server refuse to make anything of that kind, saying that sentence."""
+
+    def refusing(verb: Any) -> Any:
+        async def answer(body: dict[str, Any], *more: Any) -> Any:
+            if body["kind"] == kind:
+                raise ApiError(status, f"POST /{kind}: {status}: {said}", said)
+            return await verb(body, *more)
+
+        return answer
+
+    monkeypatch.setattr(world.kube, "create", refusing(world.kube.create))
+    monkeypatch.setattr(world.kube, "apply", refusing(world.kube.apply))
+
+
+QUOTA = 'pods "tiny-0" is forbidden: exceeded quota: team'
+WEBHOOK = 'failed calling webhook "policy.example.com": connection refused'
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "said", "reason", "what"),
+    [
+        pytest.param(
+            "Pod", 403, QUOTA, "CreateRefused", "tiny-0: the API server refuses to create Pod tiny-0", id="quota"
+        ),
+        pytest.param("Pod", 500, WEBHOOK, "CreateRefused", "create Pod tiny-0", id="a webhook that is away"),
+        pytest.param("LingSlot", 400, "no", "CreateRefused", "tiny-0: the API server refuses", id="a webhook says no"),
+        pytest.param(
+            "Service", 403, "no", "ChangeRefused", "the API server refuses to apply Service tiny", id="policy"
+        ),
+    ],
+)
+def test_what_is_refused_stands_in_the_conditions_until_it_works(
+    kind: str, status: int, said: str, reason: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.kube.put_deployment("tiny", spec())
+    with monkeypatch.context() as patch:
+        refuse_all(world, patch, kind, status, said)
+        assert look_often(world, 20) > 10
+        assert world.condition("Degraded") == ("True", reason)
+        (degraded,) = [one["message"] for one in world.status()["conditions"] if one["type"] == "Degraded"]
+        assert what in degraded
+        assert said in degraded
+        assert kind == "Service" or said in world.status()["message"]
+        assert world.events().count(reason) == 1, "told once, however often it is tried"
+        assert world.condition("Ready")[0] == str(kind == "Service"), "a Service that is refused holds up no slot"
+        writes = world.kube.writes
+        world.restart()
+        assert look_often(world, 10) == 10
+        assert world.kube.writes == writes, "a new operator knows it too: nothing flaps"
+    world.settle()
+    as_wanted(world, 1)
+    assert world.condition("Degraded")[0] == "False"
+    assert "refused" not in world.status()
+    assert world.events().count("Recovered") == 1
+
+
+def test_a_refusal_of_what_is_wanted_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started()
+    revision = world.status()["updateRevision"]
+    with monkeypatch.context() as patch:
+        refuse_all(world, patch, "Pod", 403, QUOTA)
+        world.kube.put_deployment("tiny", spec(context=8192))
+        look_often(world, 6)
+        assert world.condition("Degraded") == ("True", "CreateRefused")
+        world.kube.put_deployment("tiny", spec())
+        assert look_often(world, 6) == 0
+    assert world.condition("Degraded")[0] == "False"
+    assert world.status()["updateRevision"] == revision
+
+
+def test_the_deadline_names_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started()
+    refuse_all(world, monkeypatch, "Pod", 403, QUOTA)
+    world.kube.put_deployment("tiny", spec(context=8192))
+    look_often(world, 60)  # 30 s; the deadline is 20
+    assert world.condition("Progressing") == ("False", "ProgressDeadlineExceeded")
+    assert "exceeded quota: team" in world.status()["message"]
+    assert world.kube.serving() == ["tiny-0"]
+
+
 def look_often(world: World, times: int = 40) -> int:
     """Looks, each followed by a round of everybody else's work; how many ended in an error."""
     failed = 0

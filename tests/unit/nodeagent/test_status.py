@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.support.slot_mind import A, Mind
 
+from ling_api.identity import Identity
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events
-from ling_nodeagent.facts import Performance, Phase
+from ling_nodeagent.facts import Performance, Phase, Wanted
 from ling_nodeagent.metrics import AgentCollector, Counters, Snapshot
 from ling_nodeagent.status import build_status
 
@@ -48,6 +51,26 @@ def test_a_serving_slot() -> None:
         "Recovering": "False",
         "Degraded": "False",
     }
+
+
+def on(kind: str, capability: str) -> Wanted:
+    identity = Identity.of("target", {"device": {"type": kind, "capability": capability}})
+    return replace(A, identity=identity.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        pytest.param(on("cuda", "9.0"), "9.0", id="a GPU"),
+        pytest.param(on("cpu", "x86_64"), "", id="no GPU"),
+        pytest.param(on("cuda", "9" * 17), "", id="more than the status takes"),
+        pytest.param(A, "", id="an identity that does not say"),
+    ],
+)
+def test_the_gpus_kind_is_told_as_the_identities_have_it(weights: Wanted, said: str) -> None:
+    mind = Mind()
+    mind.engine("one", sets=(weights,))
+    assert status(mind)["computeCapability"] == said
 
 
 def test_nobody_active_still_tells_the_term() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ling_api.slotstatus import Active, Condition, EngineStatus, LingSlotStatus
 from ling_api.v1alpha1 import EnginePart, LingDeploymentSpec, LingSlotSpec, Wish, revision_of
-from ling_operator import apply, builders, rollout
+from ling_operator import actions, builders, rollout
 from ling_operator.plan import contains, plan
 from ling_operator.settings import Images
 from ling_operator.slotfacts import facts_of
@@ -240,7 +240,7 @@ UPGRADE = [
 @pytest.mark.parametrize(("seen", "step"), [*ONE_SLOT, *UPGRADE])
 def test_one_step_follows_from_what_is_seen(seen: Observed, step: str | None) -> None:
     found = plan(seen, IMAGES, NOW).step
-    assert (apply.describe(found) if found is not None else None) == step
+    assert (actions.describe(found) if found is not None else None) == step
 
 
 def test_nothing_is_done_to_an_object_that_leaves_or_makes_no_sense() -> None:
@@ -338,17 +338,17 @@ def test_every_label_comes_before_any_other_step_of_a_slot() -> None:
     unlabelled = (view, (replace(slot_pod, serving=False), engine))
     first = plan(with_slots(lost, unlabelled, replicas=2), IMAGES, NOW)
     assert first.step is not None
-    assert (apply.describe(first.step), first.slot) == ("label Pod chat-1", "chat-1")
+    assert (actions.describe(first.step), first.slot) == ("label Pod chat-1", "chat-1")
     then = plan(with_slots(lost, done("chat-1"), replicas=2), IMAGES, NOW)
     assert then.step is not None
-    assert (apply.describe(then.step), then.slot) == ("create Pod chat-0", "chat-0")
+    assert (actions.describe(then.step), then.slot) == ("create Pod chat-0", "chat-0")
 
 
 def test_the_steps_of_a_refused_slot_are_left_out() -> None:
     lost = (done("chat-0")[0], done("chat-0")[1][1:])
     others = plan(with_slots(lost, replicas=2), IMAGES, NOW, {"chat-0"})
     assert others.step is not None
-    assert (apply.describe(others.step), others.slot) == ("create LingSlot chat-1", "chat-1")
+    assert (actions.describe(others.step), others.slot) == ("create LingSlot chat-1", "chat-1")
     assert plan(with_slots(lost, replicas=2), IMAGES, NOW, {"chat-0", "chat-1"}).step is None
 
 
@@ -356,7 +356,7 @@ def test_old_revisions_that_nobody_uses_are_dropped_but_for_five() -> None:
     many = known(*(f"{n:08x}" for n in range(16, 24)), OLD, NEW)
     step = plan(with_slots(done("chat-0"), revisions=many), IMAGES, NOW).step
     assert step is not None
-    assert apply.describe(step) == "delete ControllerRevision chat-00000012"
+    assert actions.describe(step) == "delete ControllerRevision chat-00000012"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import os
 import signal
 import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from hack import spine
 from tests.support import sglang_room, sglang_site
@@ -23,6 +27,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 PROMPT = (40, 41, 42, 43)
+SILENT_S = 5.0  # a server that answers nothing for so long is a hung one, where a test says so
 SEEN_MS = 3000.0  # after the death of one process until the last is gone: two busy cores, and each frees a gigabyte
 
 
@@ -108,6 +113,45 @@ def test_the_death_of_one_process_is_the_servers_and_the_next_attaches(slot: Roo
     launcher = sglang_room.psutil.Process(slot.processes["one"].pid)
     names = {one.name() for one in launcher.children()}
     assert names <= {"ling-zygote", "ling-server"}, f"orphans stay: {names}"
+
+
+def test_a_rank_that_is_stopped_hangs_its_server_which_is_killed_and_the_next_attaches(slot: Room) -> None:
+    before = slot.ids(PROMPT, 3)
+    group = slot.server("one")
+    rank = next(one for one in group if one.name().startswith("sglang::sched"))
+    patience = sglang_site.patience(slot.folder / "site")
+    os.kill(rank.pid, signal.SIGSTOP)
+    patience.write_text(f"{SILENT_S}")
+    try:
+        asked = threading.Thread(target=lambda: _lost(slot))
+        asked.start()
+        spine.until(
+            lambda: not any(alive(one) for one in group), "the hung server and its stopped rank to be killed", 60
+        )
+    finally:
+        patience.unlink()
+    asked.join()
+    reasons = [one.get("reason") for one in slot.status().get("conditions", []) if one["type"] == "Degraded"]
+    assert reasons == ["EngineHung"], "status says what it was"
+    slot.until_active("one")
+    phases = slot.engine_status("one")["phases"]
+    assert "target-loaded" not in phases, "nothing is read from disk"
+    assert "target-bound" in phases
+    assert slot.ids(PROMPT, 3) == before
+
+
+def _lost(slot: Room) -> None:
+    """A request that a hung server has accepted: its connection ends."""
+    with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
+        slot.ids(PROMPT, 64)
+
+
+def alive(process: psutil.Process) -> bool:
+    """A process that has ended counts as dead before its parent has asked for it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_drain_finishes_what_runs_and_leaves_no_process(slot: Room) -> None:

@@ -7,12 +7,9 @@ metadata of one is enough, nothing is installed.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.processes import PYTHONPATH, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ENTRY_POINTS = """\
 [sglang.srt.platforms]
@@ -21,6 +18,7 @@ ling_cpu = tests.support.sglang_site:platform
 ling_cpu = tests.support.sglang_site:install
 """
 PYTHON = ROOT / ".venv-sglang/bin/python"
+_PATIENCE = "LING_TEST_PATIENCE"  # a file with the seconds that a server may be silent, while there is one
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -40,7 +38,13 @@ def environment(folder: Path) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
+        _PATIENCE: str(patience(folder)),
     }
+
+
+def patience(folder: Path) -> Path:
+    """The file that shortens the patience with servers of this environment: an interpreter's own is ten minutes."""
+    return folder / "patience"
 
 
 def platform() -> str:
@@ -54,4 +58,16 @@ def install() -> None:
     from tests.support import sglang_interpreter
 
     sglang_interpreter.install()
+    _shorten_patience()
     torch.cuda.synchronize = lambda *_args: None  # sharing embedding and head ends with one
+
+
+def _shorten_patience() -> None:
+    from ling_engine.metrics import ServerMetrics
+
+    file, usual = Path(os.environ[_PATIENCE]), ServerMetrics._patience
+
+    def shortened(self: ServerMetrics) -> float:
+        return float(file.read_text()) if file.exists() else usual(self)
+
+    ServerMetrics._patience = shortened  # type: ignore[method-assign]

@@ -1,0 +1,110 @@
+"""Every command that a page shows is understood by the program it names; tests/cluster runs those of `sh` blocks."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hack.cluster.access import ClusterError, program_path
+from tests.support import pages
+
+from ling_api.errors import BadInput
+from ling_kubectl.__main__ import parser
+
+IDS = [str(page.relative_to(pages.ROOT)) for page in pages.PAGES]
+
+
+@functools.cache
+def said(*command: str) -> tuple[int, str]:
+    done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@functools.cache
+def tool(name: str) -> str:
+    try:
+        return str(program_path(name, local=True))
+    except ClusterError:
+        pytest.skip(f"{name} is not built: hack/cluster/build")
+
+
+def complaint(words: list[str]) -> str:
+    """What its own parser has against a command, "" when it takes it."""
+    program, *rest = words
+    if program.startswith("hack/"):
+        return "" if (pages.ROOT / program).is_file() else "there is no such file"
+    if program == "kubectl" and rest[0] == "ling":
+        return of_kubectl_ling([word.strip("[]") for word in rest[1:]])
+    if program in ("kubectl", "helm"):
+        outer, _, inner = " ".join(rest).partition(" -- ")
+        outer = re.sub(r"=N\b", "=1", outer)
+        code, text = said(tool(program), *outer.split(), "--help")  # the flags are parsed before help is shown
+        return text if code else complaint(inner.split()) if inner else ""
+    if program == "make":
+        code, text = said("make", "-n", *rest)
+        return text if code else ""
+    if program == "python":
+        return "" if rest[0] == "-m" and importlib.util.find_spec(rest[1]) else "there is no such module"
+    return of_ours(program, rest) if program in pages.OURS else ""
+
+
+def of_kubectl_ling(words: list[str]) -> str:
+    try:
+        if words:
+            parser().parse_args(words)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def of_ours(program: str, words: list[str]) -> str:
+    """Each of its verbs has every flag."""
+    for verb in words[0].split("|"):
+        code, text = said(str(Path(sys.executable).parent / program), verb, "--help")
+        lacking = [word for word in words if re.match(r"--[a-z]", word) and word.split("=")[0] not in text]
+        if code or lacking:
+            return f"{verb}: {lacking or text}"
+    return ""
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=IDS)
+def test_every_command_of_a_page_is_understood_by_its_program(page: Path) -> None:
+    unrun = [words for block in pages.blocks(page) if block.reason for words in pages.commands(block.text)]
+    wrong = {" ".join(words): why for words in (*unrun, *pages.prose(page)) if (why := complaint(words))}
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=IDS)
+def test_every_block_with_commands_is_run_or_says_why_not(page: Path) -> None:
+    for block in pages.blocks(page):
+        if block.reason:
+            unknown = {words[0] for words in pages.commands(block.text)} - pages.SHELL
+            assert all(map(pages.known, unknown)), f"{unknown}: tests.support.pages must know a parser or a reason"
+        elif not block.run:
+            assert block.info in ("", "yaml"), f"{block.info}: write sh, or sh {pages.MARK} REASON"
+            shown = [words for words in pages.commands(block.text) if pages.known(words[0])]
+            assert not shown, f"a block with commands is marked sh: {shown}"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kubectl ling restart", "the following arguments are required: name"),
+        ("kubectl get pods --colour=red", "unknown flag: --colour"),
+        ("kubectl exec x -- ling-nodeagent release --nope", "--nope"),
+        ("helm upgrade ling --reset-all", "unknown flag: --reset-all"),
+        ("make coffee", "coffee"),
+        ("python -m benchmarks.none", "no such module"),
+        ("ling-engine run|drink --decoding None", "drink"),
+        ("hack/none", "no such file"),
+    ],
+    ids=["missing", "kubectl", "inside a pod", "helm", "make", "module", "ours", "file"],
+)
+def test_a_wrong_command_is_noticed(text: str, says: str) -> None:
+    (words,) = pages.commands(text)
+    assert says in complaint(words)

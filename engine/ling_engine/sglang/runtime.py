@@ -14,7 +14,6 @@ from ling_api.errors import BadInput, DeviceError, PluginMissing
 
 from . import caches, device, guards, provenance
 from . import describe as description
-from . import device, guards, provenance
 from .describe import Device
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "")]
+sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "bench", "")]
 
 from benchmarks.gpu import endurance, equality, smoke, tempo  # noqa: E402
 from benchmarks.gpu.asking import Failed  # noqa: E402

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "")]
+sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "bench", "")]
 
 from benchmarks.gpu import parity  # noqa: E402
 from benchmarks.gpu.asking import Failed  # noqa: E402

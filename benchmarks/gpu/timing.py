@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import random
 import statistics
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ling_bench import intervals
+
 from .parity import prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from .lab import Slot
     from .parity import Pair
     from .report import Report
-
-_RESAMPLES = 10_000
-
-
-def interval(pairs: Sequence[tuple[float, float]], seed: int = 1) -> tuple[float, float, float]:
-    """Ratio of the means of first to second, and its 95 % interval by resampling the pairs."""
-    drawing = random.Random(seed)
-    found = []
-    for _ in range(_RESAMPLES):
-        drawn = drawing.choices(pairs, k=len(pairs))
-        found.append(sum(one for one, _ in drawn) / sum(two for _, two in drawn))
-    found.sort()
-    ratio = sum(one for one, _ in pairs) / sum(two for _, two in pairs)
-    return ratio, found[int(0.025 * _RESAMPLES)], found[int(0.975 * _RESAMPLES)]
 
 
 def pairs(report: Report, pair: Pair, count: int = 12, prompt: int = 1024, new: int = 1024) -> None:
@@ -50,7 +37,7 @@ def pairs(report: Report, pair: Pair, count: int = 12, prompt: int = 1024, new: 
         found.append((times[True].tpot * 1000, times[False].tpot * 1000))
         accepts.append(times[True].accept)
         first.append((times[True].ttft * 1000, times[False].ttft * 1000))
-    ratio, low, high = interval(found)
+    ratio, low, high = intervals.paired_ratio(found)
     mode = pair.mode
     means = [statistics.fmean(column) for column in zip(*found, strict=True)]
     said = f"{ratio:.4f} [{low:.4f}, {high:.4f}]"
@@ -153,7 +140,7 @@ def told(report: Report, what: str, turns: Turns) -> None:
         if len(pairs_of) < len(windows) or not pairs_of:
             report.row(f"{what}: step beside {name}", "no steps in a window", "steps", False)
             continue
-        ratio, low, high = interval(pairs_of)
+        ratio, low, high = intervals.paired_ratio(pairs_of)
         goal = _GOALS.get(name)
         report.row(
             f"{what}: step beside {name} / alone, {len(pairs_of)} rounds",

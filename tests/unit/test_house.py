@@ -16,6 +16,7 @@ ROOMS = (
     "operator/ling_kubectl",
     "nodeagent/ling_nodeagent",
     "engine/ling_engine",
+    "bench/ling_bench",
 )
 KEEPER = ("keeper.py", "keeper_memory.py", "keeper_probes.py")
 HARD_LIMIT = 320

@@ -35,8 +35,8 @@ proto: setup   ## the gRPC stubs, after an edit of a .proto file
 	@hack/generate-stubs
 images:        ## the product's images, into the local cluster's store
 	@hack/bootstrap cluster
-cluster-up:    ## a two-node Kubernetes on this machine; prints its kubeconfig
-	@hack/bootstrap cluster
+cluster-up:    ## a two-node Kubernetes on this machine; prints its kubeconfig, and how a shell gets kubectl and helm
+	@hack/bootstrap
 	@hack/cluster/up
 cluster-down:  ## ends it
 	@hack/cluster/down

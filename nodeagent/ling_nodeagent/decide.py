@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from . import attach, choose, departure, events, health, listener, presence, roles, turns, weights
+from . import attach, attention, choose, departure, events, health, listener, presence, roles, turns, weights
 from . import decisions as do
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ REDUCERS: Final[Mapping[type, Callable[[Slot, Any, float], Slot]]] = MappingProx
     events.Performed: roles.performed,
     events.DeathHinted: health.death_hinted,
     events.QueueSeen: health.queue_seen,
+    events.HeldUp: attention.held_up,
     events.Released: presence.released,
 })  # fmt: skip
 SMALL: Final = (turns.decide_turns, departure.decide_hold_back)

@@ -94,6 +94,11 @@ class DeathHinted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """The agent itself did nothing for a while: what it has not heard meanwhile says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSeen:
     """How many connections wait in the listener's queue to be accepted."""
 
@@ -255,5 +260,5 @@ Event = (
     SpecChanged | CallersChanged | KeeperHello | LauncherConnected | RankConnected | Has | Ready | Disconnected
     | Mapped | PeerDead | Stored | ManifestStored | StoreFailed | Dropped | AgentClosed | KeeperLeaving | ListenerHeld
     | NoListener | ListenerAsked | Deposited | Sealed | SealRefused | LauncherHello | StreamGone | AttachAsked
-    | ServerChanged | Leaving | Performed | TermRemembered | DeathHinted | QueueSeen | Released
+    | ServerChanged | Leaving | Performed | TermRemembered | DeathHinted | QueueSeen | HeldUp | Released
 )  # fmt: skip

@@ -19,6 +19,7 @@ from ling_api import fdpass, names
 from ling_api.v1 import agent_pb2_grpc
 
 from . import acceptqueue, events
+from .attention import Attention
 from .calls import Calls
 from .decide import decide, reduce
 from .deeds import Deeds
@@ -88,6 +89,7 @@ class Agent:
         self._server: grpc.aio.Server | None = None
         self._status_server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
+        self._attention = Attention(monotonic(), QUEUE_LOOK)
         self._control = Control(self.slots, self.post)
 
     async def start(self) -> None:
@@ -102,6 +104,7 @@ class Agent:
         status = fdpass.listen(self._run_dir / names.STATUS_SOCKET, mode=0o600)
         self._status_server = await asyncio.start_unix_server(self._tell_status, sock=status)
         await self._control.start(self._run_dir)
+        self._attention.seen(self.now())
         self._look_at_queues()
         LOG.info("event=started run=%s", self._run_dir)
 
@@ -193,12 +196,20 @@ class Agent:
     def _look_at_queues(self) -> None:
         """A process that is stopped accepts nothing and says nothing: the kernel knows who waits for it."""
         self._looking = asyncio.get_running_loop().call_later(QUEUE_LOOK, self._look_at_queues)
+        self._look_at_clock()
         for name, slot in tuple(self.slots.items()):
             fd = self.store.listener(name)
             accepts = fd is not None and any(each.accepting for each in slot.launchers.values())
             waiting = acceptqueue.waiting(fd) if fd is not None and accepts else 0
             if waiting or slot.queue_since is not None:
                 self.post(name, events.QueueSeen(waiting=waiting))
+
+    def _look_at_clock(self) -> None:
+        """Timers that are due because we were held up must not be taken for the silence of engines."""
+        if self._attention.seen(self.now()):
+            LOG.warning("event=held-up slots=%d", len(self.slots))
+            for name in tuple(self.slots):
+                self.post(name, events.HeldUp())
 
     def _slot(self, name: str) -> Slot:
         if name not in self.slots:
@@ -221,6 +232,7 @@ class Agent:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
+        self._look_at_clock()
         now = self.now()
         before = self.slots[name]
         slot, decisions, wake = decide(before, now)

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ling_api import fdpass, sameregion
+from ling_api import canonical, fdpass, sameregion
 from ling_api.errors import BadInput, LingError
 from ling_api.manifest import Manifest
 from ling_api.memory import memfd
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MAX_REGIONS = fdpass.MAX_FDS - 1  # of a part: the manifest must fit in the same frame
 MAX_SLOT_REGIONS = 4096  # of one slot, or on their way back by one connection: no pod uses up the node's descriptors
-MAX_MANIFEST = 256 << 20  # bytes
 
 Frame = tuple[dict[str, Any], list[int]]
 
@@ -301,6 +300,6 @@ def read_manifest(fd: int) -> Manifest:
     """Seals the manifest's memfd and reads it. Raises LingError."""
     seal("memfd", fd)
     size = os.fstat(fd).st_size
-    if not 0 < size <= MAX_MANIFEST:
+    if not 0 < size <= canonical.LONGEST:
         raise BadInput(f"a manifest of {size} bytes")
     return Manifest.from_bytes(os.pread(fd, size, 0))

@@ -327,6 +327,15 @@ async def manifest_that_is_no_json(scene: Scene) -> str:
     return await sealing(scene, "no-json", lambda _: b"[" * 100_000)
 
 
+async def manifest_of_nothing_but_lists(scene: Scene) -> str:
+    """A megabyte of text that would be many of memory, and a second of everybody's time."""
+    return await sealing(scene, "lists", lambda _: b'{"schema":1,"x":[' + b"[]," * 500_000 + b"[]]}")
+
+
+async def manifest_larger_than_any(scene: Scene) -> str:
+    return await sealing(scene, "large", lambda _: b'{"form":"' + bytes(17 << 20) + b'"}')
+
+
 async def manifest_of_another_kind(scene: Scene) -> str:
     def cuda(weights: TestSet) -> bytes:
         regions = tuple(RegionEntry(HALF, (0,)) for _ in range(2))
@@ -490,6 +499,8 @@ ATTACKS: dict[Callable[[Scene], Awaitable[str]], str] = {
     manifest_with_overlapping_tensors: "overlap",
     manifest_with_a_tensor_outside: "behind the set's",
     manifest_that_is_no_json: "manifest",
+    manifest_of_nothing_but_lists: "more lists and values than any",
+    manifest_larger_than_any: "a manifest of 178",
     manifest_of_another_kind: "the manifest is of cuda set",
     manifest_that_is_no_memfd: "no memfd|cannot be sealed",
     seal_with_a_writer_left: "still mapped writable",

@@ -53,6 +53,7 @@ SAMPLES: dict[type, events.Event] = {
         events.Performed(stream=STRANGER, performance=Performance()),
         events.DeathHinted(conn=STRANGER),
         events.QueueSeen(waiting=1),
+        events.HeldUp(),
         events.Released(on=True),
     )
 }  # fmt: skip

@@ -8,6 +8,7 @@ from tests.unit.nodeagent.test_standby import gos, promoted, with_standby
 
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events
+from ling_nodeagent.attention import Attention
 from ling_nodeagent.facts import Performance, Phase, Role
 
 
@@ -234,3 +235,38 @@ def test_nothing_is_said_to_a_launcher_that_is_away() -> None:
     mind.post(events.StreamGone(stream=mind["one"].stream))
     mind.later(100)
     assert killed_or_stopped(mind) == [("Kill", "one")]
+
+
+@pytest.mark.parametrize(
+    ("pauses", "held_up"),
+    [
+        pytest.param([1.0, 1.5, 0.0], False, id="it turns"),
+        pytest.param([1.0, 2.5], True, id="it stood still"),
+        pytest.param([7.0, 1.0], False, id="it turns again"),
+    ],
+)
+def test_an_agent_knows_when_it_was_held_up(pauses: list[float], held_up: bool) -> None:
+    now, seen = 50.0, False
+    attention = Attention(now, 1.0)
+    for pause in pauses:
+        now += pause
+        seen = attention.seen(now)
+    assert seen is held_up
+
+
+def test_silence_while_the_agent_was_held_up_is_its_own() -> None:
+    mind, _, _ = with_standby()
+    performs(mind, "one", in_flight=1, output_tokens=3)
+    mind.post(events.QueueSeen(waiting=1))
+    mind.now += 60
+    mind.post(events.HeldUp())
+    mind.later(4.9)
+    assert mind.of(do.Kill) == []
+    mind.later(0.1)
+    assert len(mind.of(do.Kill)) == 1, "it is silent now that somebody listens"
+    assert mind.of(do.Stop) == []
+    mind.now += 60
+    mind.post(events.HeldUp())
+    assert len(mind.of(do.Kill)) == 1, "nor is its death late"
+    mind.later(5)
+    assert len(mind.of(do.Kill)) == 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ling_api.errors import BadInput
 from ling_engine.decoding import DSPARK, NEXTN, NONE
 
-from . import extras, memory, recipes
+from . import extras, memory, moe, recipes
 from .families import Family
 from .sizes import set_bytes
 from .wishes import OFF
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .wishes import Wishes
 
 LOAD_FORMAT: Final = "private"  # SGLang's own name for a loader that is installed beside it
+NO_TABLES: Final = moe.Tables()
 _PREFILL: Final = 8192  # tokens of a prompt computed at once
 _GRANULARITY: Final = 2 << 20  # bytes, of the driver's allocations
 _SEED: Final = "42"  # SGLang draws one where none is given
@@ -36,7 +37,7 @@ class Arguments:
     weights: dict[str, int]  # bytes by role
 
 
-def command_line(wishes: Wishes, shape: Shape, family: Family) -> Arguments:
+def command_line(wishes: Wishes, shape: Shape, family: Family, tables: moe.Tables = NO_TABLES) -> Arguments:
     """What to call SGLang with. Raises BadInput for wishes that this checkpoint or this GPU cannot meet."""
     _check(wishes, shape, family)
     recipe = recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp)
@@ -59,7 +60,8 @@ def command_line(wishes: Wishes, shape: Shape, family: Family) -> Arguments:
     if wishes.router_dtype and wishes.router_dtype != shape.router_dtype:
         argv += ["--json-model-override-args", json.dumps({"router_dtype": wishes.router_dtype})]
     argv += extras.checked(wishes.extra_args)
-    return Arguments(argv=tuple(argv), env=recipe.env, plan=plan, weights=weights)
+    tuned = {} if family is Family.CPU else moe.variables(tables, moe.layers(shape, wishes.tp))
+    return Arguments(argv=tuple(argv), env=recipe.env | tuned, plan=plan, weights=weights)
 
 
 def roles(algorithm: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from ling_api.memoryplan import MemoryPlan
 from ling_engine.reference.config import load_keys
 from ling_engine.runtime import Description, SetDescription
 
-from . import allowed, arguments, families, provenance, resolution, wishes
+from . import allowed, arguments, families, provenance, resolution, shipped, wishes
 from .identity import Layout, identities
 from .shape import shape_of
 
@@ -48,7 +48,8 @@ def command(settings: ModelSettings, device: Device) -> tuple[Wishes, Arguments]
     wanted = wishes.of(settings)
     draft = load_keys(Path(wanted.draft)) if wanted.draft else None
     shape = shape_of(load_keys(settings.path), draft)
-    return wanted, arguments.command_line(wanted, shape, families.family(device.capability))
+    family = families.family(device.capability)
+    return wanted, arguments.command_line(wanted, shape, family, shipped.tables())
 
 
 def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]) -> Description:

@@ -30,6 +30,7 @@ _RUNTIME = (
     "model_executor",
 )  # of sglang.srt
 _OURS = ("ling_engine/sglang", "ling_api/tensors.py", "ling_api/manifest.py", "ling_api/memory")
+_TABLES = "moe_configs"  # of ling_engine: they change no byte of a set, but how those who share it round
 
 
 def checkpoint(folder: Path, revision: str = "") -> Checkpoint:
@@ -84,6 +85,8 @@ def _code() -> tuple[dict[str, str | None], dict[str, str]]:
         base = Path(found_spec.submodule_search_locations[0])
         path = base / inside
         sources[part] = _tree(base, [path] if path.is_file() else sorted(path.glob("*.py")))
+    tables = Path(__file__).parents[1] / _TABLES
+    sources[_TABLES] = _tree(tables, sorted(tables.rglob("*.json")))
     return versions, sources
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LEAVE_PATIENCE_S = 3.0  # for the agent's answer to Leaving
-_LEAVE_AT_MOST_S = 60.0  # whatever the agent says: the kubelet has limits of its own
+_LEAVE_AT_MOST_S = 1200.0  # whatever the agent says: a lame duck may last 600 s; the kubelet has limits of its own
 _DRAIN_MARGIN_S = 5.0  # beyond the grace period, before a draining server is killed
 _FILL_PATIENCE_S = 30.0  # `fill` gives up when it never meets an agent; `run` waits for ever
 _ROLES = {

@@ -51,6 +51,7 @@ class ServerMetrics:
         self.requests = 0
         self.output_tokens = 0
         self.failed = 0
+        self.arrivals = 0  # connections that were accepted here and on which a generation was asked for
         self.proofs = 0  # of a parked server
         self.proof_every = 0.0  # seconds
         self._running: dict[int, RequestRecord] = {}
@@ -125,6 +126,7 @@ class ServerMetrics:
             "patience_ms": round(self._patience() * 1000),
             "proofs": self.proofs,
             "proof_every_ms": round(self.proof_every * 1000),
+            "arrivals": self.arrivals,
         }
 
     def _patience(self) -> float:

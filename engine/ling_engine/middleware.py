@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from . import requests
 from .paths import OPENAI, Paths
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _HEALTH, _METRICS = "/health", "/metrics"  # answered here: the first must not cost a generation
 _RETRY_S = b"1"
+ARRIVAL: Final = "ling.arrival"  # in the ASGI state of a new connection: a list, emptied by its first generation
 _CUT = "the engine is being replaced and this request took longer than its grace period; send it again"
 
 
@@ -107,6 +108,10 @@ class Middleware:
         return len(self._running)
 
     async def _generate(self, exchange: _Exchange, scope: Scope) -> None:
+        arrival = scope.get("state", {}).get(ARRIVAL)
+        if arrival:
+            arrival.clear()
+            self._metrics.arrivals += 1
         if self._limit and len(self._running) >= self._limit:
             await exchange.fail(429, "the queue is full: try again", "queue_full", (b"retry-after", _RETRY_S))
             return

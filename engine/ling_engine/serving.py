@@ -20,6 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ling_api import fdpass
 
+from .middleware import ARRIVAL
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -76,7 +78,7 @@ class SlotServer:
             return
         sock = socket.socket(fileno=listener)
         sock.setblocking(False)
-        acceptor = await asyncio.get_running_loop().create_server(self._protocol, sock=sock, backlog=backlog)
+        acceptor = await asyncio.get_running_loop().create_server(self._arrived, sock=sock, backlog=backlog)
         if self._app.closing:  # the word to drain came meanwhile
             await _stop(acceptor)
             return
@@ -134,10 +136,13 @@ class SlotServer:
     def _busy(self) -> bool:
         return bool(self._uvicorn.server_state.connections) or self._app.busy
 
-    def _protocol(self) -> H11Protocol:
-        return H11Protocol(
-            config=self._config, server_state=self._uvicorn.server_state, app_state=self._uvicorn.lifespan.state
-        )
+    def _protocol(self, **more: Any) -> H11Protocol:
+        state = {**self._uvicorn.lifespan.state, **more}
+        return H11Protocol(config=self._config, server_state=self._uvicorn.server_state, app_state=state)
+
+    def _arrived(self) -> H11Protocol:
+        """Of a connection that came through the listener: its first generation is a client's arrival."""
+        return self._protocol(**{ARRIVAL: [True]})
 
     def _pass_idle(self, pass_on: Callable[[list[int]], bool]) -> None:
         idle = [one for one in self._uvicorn.server_state.connections if isinstance(one, H11Protocol) and _idle(one)]

@@ -1,8 +1,9 @@
 """A slot that is taken away, and a node that is left: who accepts for how long, and what no longer holds pods back.
 
 Addresses reach clients later than a pod's end, so the last engine of such a slot goes on accepting for a while, as a
-lame duck. And a node must become empty in time, whoever is away: when the time is up, slot and engines stop being
-Ready, and the disruption budgets, which count Ready pods only, let every eviction through.
+lame duck; how much later, only the clients tell that still come. And a node must become empty in time, whoever is
+away: when the time is up, slot and engines stop being Ready, and the disruption budgets, which count Ready pods only,
+let every eviction through.
 """
 
 from __future__ import annotations
@@ -34,18 +35,36 @@ def decide_lame_duck(slot: Slot, now: float) -> Slot:
     if slot.recovering or slot.spec is None:
         return slot
     if not taken_away(slot):
-        return slot if slot.lame_until is None else replace(slot, lame_until=None, lame_over=False)
-    if slot.lame_until is None:
-        slot = replace(slot, lame_until=now + slot.spec.lame_duck_seconds)
-    if slot.lame_over or slot.lame_until is None:
+        return slot if slot.lame_since is None else replace(slot, lame_since=None, lame_over=False)
+    if slot.lame_since is None:
+        slot = replace(slot, lame_since=now)
+    until = lame_until(slot)
+    if slot.lame_over or until is None:
         return slot
     nobody = not any(each.serves and each.role in ALIVE for each in slot.launchers.values())
-    return replace(slot, lame_over=True) if nobody or now >= slot.lame_until else slot
+    return replace(slot, lame_over=True) if nobody or now >= until else slot
+
+
+def lame_until(slot: Slot) -> float | None:
+    """When the lame duck's time is over: `lame_duck_seconds` after its begin, or after the last client that came anew.
+
+    Who still comes has not learnt of the others yet: a load balancer is late, or the operator is. That counts for
+    `graceSeconds`, until the node's time is up, and only where there are to be others: the operator takes the slot
+    away, or the node is left.
+    """
+    if slot.lame_since is None or slot.spec is None:
+        return None
+    spec, until = slot.spec, slot.lame_since + slot.spec.lame_duck_seconds
+    if not spec.retiring and slot.leaves_by is None:
+        return until
+    arrivals = [each.arrived_at for each in slot.launchers.values() if each.accepting and each.arrived_at is not None]
+    most = until + spec.grace_seconds if slot.leaves_by is None else min(until + spec.grace_seconds, slot.leaves_by)
+    return max(until, min(max(arrivals, default=slot.lame_since) + spec.lame_duck_seconds, most))
 
 
 def lame(slot: Slot) -> bool:
     """Whether an engine that leaves goes on accepting although nobody can follow it."""
-    return slot.lame_until is not None and not slot.lame_over
+    return slot.lame_since is not None and not slot.lame_over
 
 
 def overdue(slot: Slot, now: float) -> bool:
@@ -70,4 +89,4 @@ def _hold_back(launcher: Launcher, due: bool) -> do.HoldBack:
 
 def times(slot: Slot) -> list[float]:
     """When time alone changes something."""
-    return [time for time in (slot.leaves_by, slot.lame_until) if time is not None]
+    return [time for time in (slot.leaves_by, lame_until(slot)) if time is not None]

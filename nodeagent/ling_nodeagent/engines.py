@@ -173,6 +173,7 @@ def event_of(stream: int, message: pb.LauncherMessage) -> events.Event | None:
                     tpot_ms=_number(seen.mean_tpot_ms), ttft_ms=_number(seen.mean_ttft_ms), failed=seen.failed,
                     accept_length=_number(seen.mean_accept_length), proofs=seen.proofs,
                     patience_ms=_number(seen.patience_ms), proof_every_ms=_number(seen.proof_every_ms),
+                    arrivals=seen.arrivals,
                 ),
             )  # fmt: skip
     return None

@@ -151,6 +151,7 @@ class Performance:
     proofs: int = 0  # that it gave while parked
     proof_every_ms: float = 0.0  # 0: it gives none
     failed: int = 0
+    arrivals: int = 0  # connections that it accepted and on which a generation was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,7 @@ class Launcher:
     performance: Performance = Performance()
     heard_at: float = 0.0  # when it last told its performance
     progress_at: float = 0.0  # when it last told of a token, or began to have a request
+    arrived_at: float | None = None  # when it last told of a client's arrival
     proved_at: float = 0.0  # when it became warm, or last proved itself
     fault: str = ""  # why its last server was killed: EngineHung, StandbyFailedProof
     fault_at: float = 0.0
@@ -245,7 +247,7 @@ class Slot:
     recovering: bool = True
     spec: SlotSpec | None = None  # None: not known (yet), or gone
     leaves_by: float | None = None  # spec.leaves_by in the agent's own time
-    lame_until: float | None = None  # it is being taken away; until then its last engine accepts
+    lame_since: float | None = None  # it is being taken away; its last engine accepts for a while
     lame_over: bool = False
     gone: bool = False  # the LingSlot is deleted
     released: bool = False  # its memory was given back by hand
@@ -274,7 +276,7 @@ class Slot:
         if self.pod_gone or self.lame_over or self.released:
             return True
         deleted = self.gone or (self.spec is not None and self.spec.leaving)
-        return deleted and not (self.spec is not None and self.spec.retiring and self.lame_until is not None)
+        return deleted and not (self.spec is not None and self.spec.retiring and self.lame_since is not None)
 
     def launcher_of(self, *, server: str = "", stream: int = 0, conn: int = 0) -> Launcher | None:
         """By whichever is given."""

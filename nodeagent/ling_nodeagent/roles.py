@@ -186,6 +186,8 @@ def _progress(launcher: Launcher, event: events.Performed, now: float) -> Launch
     done = (before.output_tokens, before.requests) != (after.output_tokens, after.requests)
     if done or not before.in_flight or not before.patience_ms:
         launcher = replace(launcher, progress_at=now)
+    if after.arrivals > before.arrivals:
+        launcher = replace(launcher, arrived_at=now)
     return replace(launcher, proved_at=now) if after.proofs != before.proofs else launcher
 
 

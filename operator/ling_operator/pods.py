@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ling_operator.views import Observed, SlotView
 
 KEEPER_MEMORY: Final = 64 << 20  # what the keeper itself needs beside the regions that it holds
-ENGINE_MARGIN: Final = 30  # seconds that an engine pod may live longer than lame duck and grace
+ENGINE_MARGIN: Final = 30  # seconds that an engine pod may live longer than a lame duck with clients, and its drain
 SLOT_MARGIN: Final = 45  # its slot pod outlives it: the connections are in the slot pod's network
 USER: Final = 65532
 
@@ -54,8 +54,8 @@ def _apart(deployment: str) -> dict[str, Any]:
 
 
 def engine_grace(spec: LingSlotSpec) -> int:
-    """Seconds that an engine pod gets to end."""
-    return spec.lame_duck_seconds + spec.grace_seconds + ENGINE_MARGIN
+    """Seconds that an engine pod gets to end: clients may keep a lame duck for `graceSeconds`, then it drains."""
+    return spec.lame_duck_seconds + 2 * spec.grace_seconds + ENGINE_MARGIN
 
 
 def _keeper(memory: str, image: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
         "restartPolicy": "Always",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": slot.spec.lame_duck_seconds + slot.spec.grace_seconds + SLOT_MARGIN,
+        "terminationGracePeriodSeconds": engine_grace(slot.spec) - ENGINE_MARGIN + SLOT_MARGIN,
         "securityContext": dict(_POD_SECURITY),
         "affinity": _on_node(node) if node else _apart(observed.name),
         "containers": [_keeper(memory, images.nodeagent)],

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "moved"
 RATE = 25.0
 API_STOPPED_S = 30.0
+LATE_S = 10.0  # lameDuckSeconds are over, and more
 SLACK_S = 10.0  # kubectl asks again every 5 s
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
 
@@ -77,6 +78,39 @@ def test_a_spare_slot_takes_over_with_its_weights(serve: Callable[..., Scene], t
     assert seen.failed == 0, seen
     serving = [one["name"] for one in trial.get("ld", NAME)["status"]["slots"] if one.get("serving")]
     assert serving == [name]
+
+
+@contextlib.contextmanager
+def proxy_stopped(node: str) -> Iterator[None]:
+    """SIGSTOP for the node's kube-proxy: what changes in Services meanwhile, its pods learn late."""
+    found = subprocess.run(["ip", "netns", "pids", f"ling-{node}"], capture_output=True, text=True, check=True)
+    pids = [int(pid) for pid in found.stdout.split()]
+    (proxy,) = (pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "kube-proxy")
+    os.kill(proxy, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(proxy, signal.SIGCONT)
+
+
+def test_a_client_s_node_that_learns_late_fails_no_request(
+    serve: Callable[..., Scene], trial: Trial, cluster: Cluster
+) -> None:
+    if not cluster.local:
+        pytest.skip("stopping kube-proxy needs the local cluster")
+    scene = serve()
+    asking = trial.get("pod", "client")["spec"]["nodeName"]
+
+    def perform(scene: Scene) -> Event:
+        node, at = scene.slot()["status"]["node"], time.time()
+        with cluster.popen("drain", node, *DRAIN, stdout=subprocess.DEVNULL) as draining, proxy_stopped(asking):
+            trial.wait_for("it serves elsewhere", lambda: nodes(trial) not in ([], [node]), 120)
+            time.sleep(LATE_S)
+        assert draining.returncode == 0
+        return at, scene.updated
+
+    seen = continuity.observe(scene, "drain, and a late kube-proxy", perform, "new", RATE)
+    assert seen.failed == 0, seen
 
 
 def spare(trial: Trial) -> str:

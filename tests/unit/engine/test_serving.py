@@ -115,6 +115,24 @@ async def test_it_answers_and_repeats_the_keepers_backlog(engine: Engine, listen
     await client.close()
 
 
+async def test_a_client_arrives_once_a_connection_with_its_first_generation(
+    engine: Engine, listener: socket.socket
+) -> None:
+    asking, probing = await Client.to(port_of(listener)), await Client.to(port_of(listener))
+    probing.ask(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await probing.answer())[0] == 200
+    for _ in range(2):
+        await asking.get()
+    assert engine.metrics.performance()["arrivals"] == 1
+    passed, kept = socket.socketpair()
+    await engine.http.adopt([passed.detach()])
+    adopted = Client(*await asyncio.open_connection(sock=kept))
+    await adopted.get()
+    assert engine.metrics.performance()["arrivals"] == 1, "who was passed on has come to another"
+    for client in (asking, probing, adopted):
+        await client.close()
+
+
 async def test_a_drain_keeps_the_listener_alive_for_others(engine: Engine, listener: socket.socket) -> None:
     await engine.http.drain(5.0, lambda fds: False)
     with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=2):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from tests.support.slot_mind import Mind
 
 from ling_nodeagent import decisions as do
 from ling_nodeagent import events
-from ling_nodeagent.facts import Phase, Role
+from ling_nodeagent.facts import Performance, Phase, Role
 from ling_nodeagent.listener import word_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def serving(**changes: float) -> tuple[Mind, int]:
@@ -49,6 +54,62 @@ def test_the_last_engine_accepts_for_the_lame_ducks_time(how: str) -> None:
     mind.die(rank)
     mind.drops_acknowledged()
     assert bool(mind.slot.sets) == how.startswith("engine"), "the slot itself is not taken away yet"
+
+
+def arrivals(mind: Mind, seconds: int) -> None:
+    """A new client a second, for that long."""
+    for _ in range(seconds):
+        mind.later(1)
+        count = mind["one"].performance.arrivals + 1
+        mind.post(events.Performed(stream=mind["one"].stream, performance=Performance(arrivals=count)))
+
+
+def evicted(mind: Mind) -> None:
+    """The slot pod, by a drain."""
+    left(mind, 1000)
+    begin(mind, "preStop")
+
+
+@pytest.mark.parametrize("how", ["preStop in a drain", "operator"])
+def test_while_new_clients_come_the_lame_duck_goes_on(how: str) -> None:
+    mind, _ = serving(grace_seconds=60.0)
+    if how == "operator":
+        begin(mind, how)
+    else:
+        evicted(mind)
+    arrivals(mind, 20)
+    mind.later(14.9)
+    assert drained(mind) == []
+    mind.later(0.1)
+    assert drained(mind) == ["one"]
+
+
+def test_clients_that_came_at_its_beginning_take_nothing_from_the_lame_duck() -> None:
+    mind, _ = serving()
+    arrivals(mind, 3)
+    evicted(mind)
+    mind.later(14.9)
+    assert drained(mind) == []
+    mind.later(0.1)
+    assert drained(mind) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("how", "most"),
+    [
+        pytest.param(evicted, 15 + 20, id="graceSeconds more at most"),
+        pytest.param(lambda mind: (left(mind, 18), begin(mind, "preStop")), 18, id="until the node's time is up"),
+        pytest.param(lambda mind: (left(mind, 3), begin(mind, "preStop")), 15, id="the lame duck's own time stays"),
+        pytest.param(lambda mind: begin(mind, "preStop"), 15, id="by itself no one follows elsewhere"),
+    ],
+)
+def test_clients_that_never_stop_keep_nobody_for_ever(how: Callable[[Mind], object], most: int) -> None:
+    mind, _ = serving(grace_seconds=20.0)
+    how(mind)
+    arrivals(mind, most - 1)
+    assert drained(mind) == []
+    arrivals(mind, 1)
+    assert drained(mind) == ["one"]
 
 
 def test_a_slot_that_serves_nobody_has_no_lame_duck() -> None:

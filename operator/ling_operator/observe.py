@@ -37,11 +37,12 @@ def ready_agents(pods: Iterable[dict[str, Any]]) -> frozenset[str]:
 async def _nodes(
     kube: Verbs, slots: Iterable[SlotView], pods: Iterable[PodView], leaving_taints: Collection[str]
 ) -> dict[str, NodeView]:
-    """The nodes on which slots are; few objects each, since a list of all nodes would be long."""
+    """The nodes on which slots are or must not be; few objects each, since a list of all nodes would be long."""
     of_slot: dict[str, list[PodView]] = {}
     for pod in pods:
         of_slot.setdefault(pod.slot_uid, []).append(pod)
-    wanted = sorted({node_name(one, of_slot.get(one.uid, [])) for one in slots} - {""})
+    avoided = {name for found in of_slot.values() for one in found for name in one.avoids}
+    wanted = sorted(({node_name(one, of_slot.get(one.uid, [])) for one in slots} | avoided) - {""})
     bodies = await asyncio.gather(*(kube.get("Node", "", name) for name in wanted))
     return {name: node_view(name, body, leaving_taints) for name, body in zip(wanted, bodies, strict=True)}
 

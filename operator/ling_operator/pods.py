@@ -11,6 +11,8 @@ from ling_operator.builders import labels_of, owner_of
 from ling_operator.views import FILL
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ling_api.v1alpha1 import EnginePart, LingSlotSpec
     from ling_operator.settings import Images
     from ling_operator.views import Observed, SlotView
@@ -43,6 +45,13 @@ def _on_node(node: str) -> dict[str, Any]:
     """Affinity to exactly this node, by its name."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def _off(nodes: Collection[str]) -> dict[str, Any]:
+    """Affinity to any node but these: who tolerates every taint would go where a slot is being replaced."""
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if fields else {}
 
 
 def _apart(deployment: str) -> dict[str, Any]:
@@ -89,7 +98,7 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": engine_grace(slot.spec) - ENGINE_MARGIN + SLOT_MARGIN,
         "securityContext": dict(_POD_SECURITY),
-        "affinity": _on_node(node) if node else _apart(observed.name),
+        "affinity": _on_node(node) if node else {**_off(observed.ailing), **_apart(observed.name)},
         "containers": [_keeper(memory, images.nodeagent)],
         **devices.pod_claims(slot.name, slot.spec.gpu),
         **slot.spec.place.to_dict(),
@@ -261,8 +270,9 @@ def engine_spec(
         **slot.spec.place.to_dict(),
         "tolerations": [*([dict(_CORDONED)] if node else []), *_tolerations(slot)],
     }
-    if node:
-        spec["affinity"] = _on_node(node)
+    affinity = _on_node(node) if node else _off(observed.ailing)
+    if affinity:
+        spec["affinity"] = affinity
     if part.engine.pod_template.runtime_class:
         spec["runtimeClassName"] = part.engine.pod_template.runtime_class
     volumes = _volumes(part)

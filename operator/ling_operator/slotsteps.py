@@ -91,6 +91,8 @@ def _pod_steps(observed: Observed, facts: SlotFacts, images: Images) -> Iterator
     pod = facts.slot_pod
     if pod is not None and pod.terminal and not pod.deleting:
         yield Delete(kind="Pod", name=pod.name, uid=pod.uid, why=f"the slot pod failed: {pod.trouble}")
+    elif pod is not None and pod.live and not pod.node and pod.avoids - observed.ailing:
+        yield Delete(kind="Pod", name=pod.name, uid=pod.uid, why="a node that it avoids is well again")
     elif pod is None and not facts.lost:
         engine_node = next((one.node for one in facts.engines if one.node and not one.terminal), "")
         node = engine_node or (facts.slot.status.node if facts.live_engines else "")
@@ -177,6 +179,9 @@ def _made(observed: Observed, facts: SlotFacts, task: Task, now: float) -> Itera
 
 def _engine_steps(observed: Observed, facts: SlotFacts, task: Task, now: float) -> Iterator[Step]:
     yield from _made(observed, facts, task, now)
+    for pod in facts.live_engines:
+        if not pod.node and pod.avoids - observed.ailing:
+            yield Delete(kind="Pod", name=pod.name, uid=pod.uid, why="a node that it avoids is well again")
     for pod in facts.engines:
         if pod.terminal and not pod.deleting and now - pod.created >= ADMISSION_PAUSE:
             yield Delete(kind="Pod", name=pod.name, uid=pod.uid, why=f"the engine pod failed: {pod.trouble}")

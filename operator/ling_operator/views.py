@@ -6,7 +6,7 @@ they still take their names, but are marked `owned=False` and nobody touches the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -63,8 +63,8 @@ class SlotView:
 class PodView:
     """A slot pod or an engine pod. `trouble` says in words why it does not run, "" when it does.
 
-    `waits_since`: since when no node takes it, 0 while one does or nobody has tried. `ready_changed`: since when it is
-    Ready, or is not.
+    `avoids`: nodes that it must not be on. `waits_since`: since when no node takes it, 0 while one does or nobody has
+    tried. `ready_changed`: since when it is Ready, or is not.
     """
 
     name: str
@@ -83,6 +83,7 @@ class PodView:
     broken: bool
     trouble: str
     created: float
+    avoids: frozenset[str] = frozenset()
     waits_since: float = 0.0
     ready_changed: float = 0.0
 
@@ -150,6 +151,11 @@ class Observed:
     nodes: Mapping[str, NodeView] = field(default_factory=dict)  # those on which pods of ours are or were
     now: float = 0.0  # when it was looked at, in seconds since the epoch
     budgets: Mapping[str, Object | None] = field(default_factory=dict)  # the PodDisruptionBudgets by name
+
+    @property
+    def ailing(self) -> frozenset[str]:
+        """The nodes, of those on which pods of ours are or were, that leave or are dead."""
+        return frozenset(name for name, node in self.nodes.items() if node.leaving or not node.alive)
 
     @property
     def service_taken(self) -> bool:
@@ -232,6 +238,17 @@ def _trouble(status: Object) -> str:
     return ""
 
 
+def _avoided(spec: Object) -> Iterator[str]:
+    """The nodes that its affinity excludes by name."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for field_ in term.get("matchFields") or ():
+            if field_.get("operator") == "NotIn":
+                yield from field_.get("values") or ()
+
+
 def pod_view(body: Object) -> PodView:
     meta, status = body["metadata"], body.get("status") or {}
     labels = meta.get("labels") or {}
@@ -255,6 +272,7 @@ def pod_view(body: Object) -> PodView:
         broken=_waiting(status).get("reason") in BROKEN_WAITS,
         trouble=_trouble(status),
         created=seconds(meta.get("creationTimestamp")),
+        avoids=frozenset(_avoided(body.get("spec") or {})),
         waits_since=seconds(scheduled.get("lastTransitionTime")) if unschedulable else 0.0,
         ready_changed=seconds(ready.get("lastTransitionTime")),
     )

@@ -220,6 +220,33 @@ def test_a_slot_whose_engine_finds_no_room_is_replaced_elsewhere() -> None:
     assert world.kube.objects["Pod", "tiny-1"]["spec"]["nodeName"] == "node-2"
 
 
+ANYWHERE = {"engine": {"contextLength": 4096, "podTemplate": {"spec": {"tolerations": [{"operator": "Exists"}]}}}}
+
+
+@pytest.mark.parametrize("gpu", [{}, {"gpu": {"allocation": "DevicePlugin"}}], ids=["slot pod", "engine pod first"])
+@pytest.mark.parametrize("ill", ["cordoned", "dead"])
+def test_a_slot_whose_pods_tolerate_everything_is_not_replaced_on_the_same_node_again_and_again(
+    ill: str, gpu: dict[str, Any]
+) -> None:
+    drain = {"drain": {"replacementTimeoutSeconds": 40}}
+    world = started(**ANYWHERE, **gpu, **drain)
+    machine = world.kube.machines["node-1"]
+    if ill == "cordoned":
+        leave(world, "node-1")
+    machine.ready = ill != "dead"
+    for _ in range(120):
+        world.look()
+        world.kube.tick()
+        world.kube.now += 0.5
+    made = sum(kind == "LingSlot" for kind, _ in world.kube.created)
+    assert made == 2, "the first and one replacement, which waits for another node"
+    machine.ready, machine.cordoned = True, 0.0
+    world.settle()
+    assert len(world.kube.serving()) == 1
+    assert len(slots(world)) == 1
+    assert sum(kind == "LingSlot" for kind, _ in world.kube.created) == 2
+
+
 def test_an_agent_that_recovers_is_given_time() -> None:
     world = started()
     slot = world.kube.objects["LingSlot", "tiny-0"]

@@ -229,13 +229,17 @@ class FakeKube:
         spec = pod["spec"]
         affinity = (spec.get("affinity") or {}).get("nodeAffinity")
         terms = affinity and affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        names = terms[0]["matchFields"][0]["values"] if terms else list(self.machines)
-        tolerates = any(one.get("key") == CORDON for one in spec.get("tolerations") or ())
+        fields = terms[0]["matchFields"] if terms else []
+        names = [name for name in self.machines if all(_named(one, name) for one in fields)]
+        tolerations = spec.get("tolerations") or ()
+        everything = any(one == {"operator": "Exists"} for one in tolerations)
+        tolerates = everything or any(one.get("key") == CORDON for one in tolerations)
         claim = next((one["resourceClaimName"] for one in spec.get("resourceClaims") or ()), "")
         good = [
             name
             for name in names
-            if (machine := self.machines[name]).ready and machine.exists and (tolerates or not machine.cordoned)
+            if (machine := self.machines[name]).exists and (machine.ready or everything)
+            if tolerates or not machine.cordoned
             if _selected(pod, machine) and self._claim_fits(claim, name)
             if self._memory_fits(pod, name) and (_is_slot(pod) or self._engines_on(name) < machine.engines)
         ]
@@ -370,6 +374,11 @@ def _ended(container: Object) -> Object:
     wrong = next((one for one in container["args"] if "--nonsense" in one), "")
     ended = {"exitCode": 2, "message": f"ling-engine: {wrong}: SGLang knows no such flag"}
     return {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]} if wrong else _SUCCEEDED
+
+
+def _named(requirement: Object, node: str) -> bool:
+    """Whether a node of that name meets what a pod's affinity says of names."""
+    return (node in requirement["values"]) is (requirement["operator"] == "In")
 
 
 def _is_slot(pod: Object) -> bool:

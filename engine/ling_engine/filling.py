@@ -15,7 +15,7 @@ from ling_api import checks, fdpass, sameregion
 from ling_api.errors import FillFailed
 from ling_api.manifest import Layout, Manifest, plan_layout
 
-from . import sealed
+from . import sealed, unchanged
 from .cohort import Attached, Cohort
 from .rank import Declined, LinkLost
 from .runtime import SettlingTwin
@@ -63,6 +63,7 @@ class Fill:
             await run(self._twin.bind, mapping, layout)
             content = await self._load()
             sealed.check_revision(self._cohort.revision_of(self._twin.role), content)
+            await run(unchanged.insist, self._twin, self._identity)
             layout, form = await self._settle(mapping, layout)
             await run(mapping.make_read_only, self._fds)
             self._cohort.tell("loaded")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from ling_api.identity import Identity
+    from ling_api.identity import Identity, Value
     from ling_api.manifest import Layout, Manifest, TensorEntry, TensorSpec
     from ling_api.memory.base import Mapping
     from ling_api.memoryplan import MemoryPlan
@@ -101,6 +101,14 @@ class SettlingTwin(WeightTwin, Protocol):
 
     def attach(self, mapping: Mapping, manifest: Manifest) -> None:
         """Takes on the filled set's tensors and form, without a copy of a weight. Raises AttachCheckFailed."""
+
+
+@runtime_checkable
+class ReadingTwin(WeightTwin, Protocol):
+    """A twin whose checkpoint may be looked at once more when it was read."""
+
+    def facts(self) -> dict[str, Value]:
+        """The fields of the set's identity that its files decide, as the files are now. Raises BadInput."""
 
 
 class ServedModel(Protocol):

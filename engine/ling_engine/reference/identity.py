@@ -27,13 +27,10 @@ def identity_of(
     role: str, folder: Path, keys: Mapping[str, Any], c: Config, shards: Sequence[Shard], revision: str
 ) -> Identity:
     """`keys` is config.json as it stands; shards are known by name, size, time and header."""
-    index = folder / INDEX
     return Identity.of(
         role,
         {
-            "config": keys,
-            "index": _sha256(index) if index.exists() else None,
-            "shards": {s.path.name: {"size": s.size, "mtime_ns": s.mtime_ns, "header": s.header} for s in shards},
+            **facts(folder, keys, shards),
             "revision": revision or None,
             "dtype": c.dtype,
             "router_dtype": c.router_dtype,
@@ -44,6 +41,16 @@ def identity_of(
             "manifest": SCHEMA,
         },
     )
+
+
+def facts(folder: Path, keys: Mapping[str, Any], shards: Sequence[Shard]) -> dict[str, Any]:
+    """The fields that the checkpoint's files decide."""
+    index = folder / INDEX
+    return {
+        "config": keys,
+        "index": _sha256(index) if index.exists() else None,
+        "shards": {s.path.name: {"size": s.size, "mtime_ns": s.mtime_ns, "header": s.header} for s in shards},
+    }
 
 
 def _source() -> str:

@@ -47,6 +47,7 @@ def shards(folder: Path) -> tuple[Shard, ...]:
     """Every shard of the checkpoint, by name. Raises BadInput with one sentence."""
     index = folder / INDEX
     if not index.exists():
+        _check_alone(folder)
         return (read_header(folder / SINGLE),)
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
@@ -55,6 +56,13 @@ def shards(folder: Path) -> tuple[Shard, ...]:
     if any(not isinstance(name, str) or "/" in name for name in names):
         raise BadInput(f"{index}: a shard must be a plain file name")
     return tuple(read_header(folder / name) for name in names)
+
+
+def _check_alone(folder: Path) -> None:
+    """Loaders differ in what they take where there is no index: the one file, or all that look like it."""
+    others = sorted(file.name for file in folder.glob("*.safetensors") if file.name != SINGLE)
+    if others:
+        raise BadInput(f"{folder} has {', '.join(others)} and no {INDEX}; add the index, or move them away")
 
 
 def read_header(path: Path) -> Shard:

@@ -9,9 +9,8 @@ from ling_api import tensors
 from ling_api.errors import FillFailed
 from ling_api.manifest import plan_layout
 from ling_api.memory.memfd import MemfdMemory
-from ling_engine.reference import weights
+from ling_engine.reference import identity, weights
 from ling_engine.reference.config import load_keys
-from ling_engine.reference.identity import identity_of
 from ling_engine.reference.matching import match
 from ling_engine.reference.tensorfile import shards
 from ling_engine.runtime import SetDescription, WeightTwin
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ling_api.identity import Value
     from ling_api.manifest import Layout, TensorSpec
     from ling_api.memory.base import Mapping
     from ling_engine.reference.config import Config
@@ -47,9 +47,12 @@ class WeightSet(WeightTwin):
         """Reads headers only. Raises BadInput when files and module do not fit."""
         found = shards(self.folder)
         match(found, dict(self.module.named_parameters()), self.naming)
-        identity = identity_of(self.role, self.folder, load_keys(self.folder), target, found, self.revision)
+        known = identity.identity_of(self.role, self.folder, load_keys(self.folder), target, found, self.revision)
         nbytes = plan_layout(self.specs(), granularity=MemfdMemory.granularity).nbytes
-        return SetDescription(role=self.role, rank=self.rank, identity=identity, nbytes=nbytes)
+        return SetDescription(role=self.role, rank=self.rank, identity=known, nbytes=nbytes)
+
+    def facts(self) -> dict[str, Value]:
+        return identity.facts(self.folder, load_keys(self.folder), shards(self.folder))
 
     def specs(self) -> Sequence[TensorSpec]:
         return self._specs

@@ -72,7 +72,7 @@ def identities(
     found: dict[tuple[str, int], Identity] = {}
     for role in roles:
         own = draft if role == "dspark" and draft is not None else target
-        fields = common | _content(own)
+        fields = common | facts(own) | {"revision": own.revision or None}
         if role != "target":
             fields["draft"] = verdict.draft
         if role == "dspark":
@@ -82,10 +82,10 @@ def identities(
     return found
 
 
-def _content(checkpoint: Checkpoint) -> dict[str, Any]:
+def facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The fields that the checkpoint's files decide."""
     return {
         "config": dict(checkpoint.config),
         "index": checkpoint.index,
-        "shards": {name: dict(facts) for name, facts in checkpoint.shards.items()},
-        "revision": checkpoint.revision or None,
+        "shards": {name: dict(known) for name, known in checkpoint.shards.items()},
     }

@@ -21,7 +21,8 @@ from sglang.srt.runtime_context import get_parallel
 from ling_api.errors import BadInput, DeviceError, FillFailed, LingError
 from ling_api.memory.memfd import MemfdMemory
 
-from . import content, plugin, ranks, seat
+from . import content, plugin, provenance, ranks, seat
+from . import identity as identity_fields
 from .bare import Bare
 from .twin import ModelTwin
 
@@ -69,6 +70,7 @@ class PrivateModelLoader(stock.BaseModelLoader):  # type: ignore[misc]  # SGLang
             absent=_LENT if role == "nextn" else frozenset(),
             bare=bare,
             loads=lambda progress: self._load(model, model_config, device_config, progress),
+            looks=lambda: identity_fields.facts(provenance.checkpoint(Path(model_config.model_path))),
         )
         before, began = _free(place.memory), time.monotonic()
         attached = ranks.side(rank).attach(role, twin, identity, _memory(place.memory))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ling_api.identity import Value
     from ling_api.manifest import Layout, Manifest, TensorEntry, TensorSpec
     from ling_api.memory.base import Mapping
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 class ModelTwin:
     """`absent`: paths of parameters that stay without storage, because another model's are put there later.
 
-    `loads(progress)` runs the runtime's loader and returns the checkpoint's sha256, or "".
+    `loads(progress)` runs the runtime's loader and returns the checkpoint's sha256, or ""; `looks()` gives the fields
+    of the identity that the checkpoint's files decide.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ModelTwin:
         absent: frozenset[str] = frozenset(),
         bare: Bare | None = None,
         loads: Callable[[Callable[[float], None]], str],
+        looks: Callable[[], dict[str, Value]] = dict,
     ) -> None:
         self.role = role
         self.rank = rank
@@ -55,6 +58,7 @@ class ModelTwin:
         self._absent = absent
         self._bare = bare or Bare()
         self._loads = loads
+        self._looks = looks
         self._before: Snapshot | None = None
         self._settling: Settling | None = None
 
@@ -81,6 +85,9 @@ class ModelTwin:
         """Runs the runtime's loader over the bound memory."""
         with torch.no_grad():
             return self._loads(progress)
+
+    def facts(self) -> dict[str, Value]:
+        return self._looks()
 
     def tail(self, mapping: Mapping, layout: Layout) -> int:
         """Bytes that loading made necessary behind the layout. Raises FillFailed."""

@@ -68,6 +68,17 @@ def ask(port: int, prompt: Sequence[int], new: int, *, text: bool = False, timeo
     return Answer(tokens=tokens, times=tuple(times), began=began, rounds=int(meta.get("spec_verify_ct", 0)))
 
 
+def post(port: int, path: str, body: Any, timeout: float = 300) -> Any:
+    """The JSON of an answer that is not streamed. Raises Failed, OSError."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        data = answer.read()
+    if answer.status != 200:
+        raise Failed(f"HTTP {answer.status}: {data[:300]!r}")
+    return json.loads(data)
+
+
 def get(port: int, path: str) -> Any:
     """The JSON (or text) that a path answers with 200; None for anything else."""
     try:

@@ -77,7 +77,7 @@ def equal(stage: Stage) -> None:
     plain = stage.expected.get("None", [])
     for mode in stage.modes:
         if mode != "None" and plain and stage.expected.get(mode):
-            parity.differ(report, f"{mode} and None", stage.expected[mode], plain)
+            parity.differ(report, f"{mode} and None", stage.expected[mode], plain, stage.pairs["None"].engine)
 
 
 def canary(stage: Stage) -> None:
@@ -96,8 +96,10 @@ def canary(stage: Stage) -> None:
     report = stage.report
     report.row("NEXTN with a zeroed draft tensor: accept length", mean, f"< {least}: noticed", mean < least)
     wanted = stage.expected.get("NEXTN", [])[:3]
+    plain = stage.pairs.get("None")
+    judge = plain.engine if plain is not None and plain.engine is not None else slot
     if wanted:
-        parity.differ(report, "NEXTN with a zeroed draft tensor, and without", found, wanted)
+        parity.differ(report, "NEXTN with a zeroed draft tensor, and without", found, wanted, judge)
     stage.lab.stop("ours-zeroed")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ling_engine.reference.randoms import TEXT
 
+from . import ties
 from .asking import Answer, Failed, get
 from .lab import Stock
 
@@ -32,6 +33,11 @@ class Pair:
     stock: Stock | None
     slot: Slot | None
     pod: str
+
+    @property
+    def engine(self) -> Slot | Stock | None:
+        """One of them."""
+        return self.slot or self.stock
 
 
 def prompts(count: int = 8, seed: int = 1) -> list[list[int]]:
@@ -111,15 +117,20 @@ def spelled(found: list[Answer]) -> list[str]:
     return [" ".join(map(str, one.tokens)) for one in found]
 
 
-def differ(report: Report, what: str, found: list[Answer], wanted: list[Answer]) -> None:
+def differ(report: Report, what: str, found: list[Answer], wanted: list[Answer], judge: Stock | Slot | None) -> None:
     """Engines that verify other drafts, or none: how far their greedy answers agree; both are kept.
 
-    No goal: in bf16 the target's logits for a row depend on the rows that are computed with it.
+    No goal but that they part at near ties, as `judge` sees it: in bf16 the target's scores for a row depend on the
+    rows that are computed with it.
     """
     firsts = [first_difference(one, two) for one, two in zip(found, wanted, strict=True)]
     equal = sum(one is None for one in firsts)
     value = f"{equal} of {len(firsts)} equal; first difference at {firsts}"
     report.row(f"{what}: answers", value, found=spelled(found), wanted=spelled(wanted))
+    if judge is not None and judge.lab.runtime == "sglang":
+        pairs = [(one.tokens, two.tokens) for one, two in zip(found, wanted, strict=True)]
+        with report.part(f"{what}: near ties"):
+            ties.told(report, what, judge.port, prompts(), pairs)
 
 
 def run(lab: Lab, report: Report, pair: Pair, new: int = 256, tag: str = "") -> dict[str, list[Answer]]:

@@ -42,16 +42,22 @@ def node_essence(body: Mapping[str, Any]) -> object:
 class Ears:
     """What the watches tell: everything to the mirror, keys to the queue.
 
-    `everybody` is called when an agent's pod or a node has changed: that concerns all of them.
+    `everybody` is called when an agent's pod or a node has changed: that concerns all of them. `listed` is called when
+    a watch began, or began anew.
     """
 
-    def __init__(self, queue: KeyQueue, mirror: Mirror, everybody: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: KeyQueue, mirror: Mirror, everybody: Callable[[], None], listed: Callable[[], None]
+    ) -> None:
         self._queue = queue
         self._mirror = mirror
         self._everybody = everybody
+        self._listed = listed
         self._nodes: dict[str, object] = {}  # what was last seen of each, since a node is written every few seconds
 
     def _tell(self, kind: str, event: dict[str, Any]) -> None:
+        if event["type"] is None:  # listed: what went while the watch was broken is told by nobody
+            self._listed()
         if event["type"] == "DELETED":
             self._mirror.saw_gone(kind, event["event"]["object"])
         else:

@@ -35,8 +35,8 @@ class KeyQueue:
         due = time.monotonic() + after
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
-            heapq.heappush(self._heap, (due, next(self._order), key))
-            self._changed.set()
+            if key not in self._running:
+                self._push(key)
 
     def retry(self, key: Key) -> float:
         """Put a key that failed, each time later, up to a minute; the seconds that it waits."""
@@ -50,25 +50,22 @@ class KeyQueue:
         """Forget the failures of a key."""
         self._failures.pop(key, None)
 
+    def _push(self, key: Key) -> None:
+        heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+        self._changed.set()
+
     def _next(self, now: float) -> tuple[Key | None, float | None]:
         """A key that is due and that nobody looks at, else the seconds until there may be one."""
-        passed = []
-        found: Key | None = None
-        while self._heap and self._heap[0][0] <= now:
-            due, order, key = heapq.heappop(self._heap)
-            if self._due.get(key) != due:
-                continue
-            if key in self._running:
-                passed.append((due, order, key))
-                continue
-            found = key
-            break
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
-        if found is not None:
-            return found, 0.0
-        waiting = [due for due, _, key in self._heap[:1] if key not in self._running]
-        return None, max(0.0, waiting[0] - now) if waiting else None
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self._due.get(key) != due or key in self._running:
+                heapq.heappop(self._heap)  # put earlier meanwhile; or being looked at: `done` puts it back
+            elif due > now:
+                return None, due - now
+            else:
+                heapq.heappop(self._heap)
+                return key, 0.0
+        return None, None
 
     async def take(self) -> Key:
         """The next key that is due; `done` must follow."""
@@ -89,7 +86,8 @@ class KeyQueue:
     def done(self, key: Key) -> None:
         """The key may be taken again."""
         del self._running[key]
-        self._changed.set()
+        if key in self._due:
+            self._push(key)
 
     @property
     def depth(self) -> int:

@@ -31,6 +31,7 @@ KINDS: Final[Mapping[str, str]] = {  # kind -> label selector of the objects tha
     "PodDisruptionBudget": names.LABEL_DEPLOYMENT,
     "Node": "",
 }
+BURIED: Final = 10_000  # uids of objects that are gone, the newest
 _INDEXED: Final = (names.LABEL_DEPLOYMENT, names.LABEL_COMPONENT)
 
 type Name = tuple[str, str]  # namespace ("" for nodes), name
@@ -52,6 +53,7 @@ class Mirror:
         self._kube = kube
         self._namespaces = tuple(namespaces)
         self._objects: dict[str, dict[Name, Object]] = {kind: {} for kind in KINDS}
+        self._gone: dict[str, int] = {}  # uid -> the version in which it went, oldest first
         self._labelled: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
 
     # -- what is told
@@ -59,7 +61,8 @@ class Mirror:
         """An object as somebody has just seen it."""
         name = _name_of(body)
         known = self._objects[kind].get(name)
-        if known is not None and _version(known) > _version(body):
+        buried = self._gone.get(body["metadata"].get("uid") or "", -1)
+        if _version(body) <= buried or (known is not None and _version(known) > _version(body)):
             return
         if known is not None:
             self._forget(kind, known)
@@ -71,9 +74,16 @@ class Mirror:
 
     def saw_gone(self, kind: str, body: Mapping[str, Any]) -> None:
         """This very object is gone; one of the same name that came after it stays."""
+        self._bury(body)
         known = self._objects[kind].get(_name_of(body))
         if known is not None and known["metadata"].get("uid") == body["metadata"].get("uid"):
             self._forget(kind, known)
+
+    def _bury(self, body: Mapping[str, Any]) -> None:
+        """A list that was asked for before it went must not bring it back; one that lost its label may get it again."""
+        self._gone[body["metadata"].get("uid") or ""] = _version(body)
+        while len(self._gone) > BURIED:
+            del self._gone[next(iter(self._gone))]
 
     def _forget(self, kind: str, body: Object) -> None:
         namespace, name = _name_of(body)
@@ -182,6 +192,7 @@ class Mirror:
         else:
             known = self._objects.get(kind, {}).get((namespace, name))
             if known is not None:
+                self._bury(known)
                 self._forget(kind, known)
 
     def _remember(self, kind: str, body: Object) -> None:

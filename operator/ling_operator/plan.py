@@ -17,7 +17,7 @@ from ling_operator import builders
 from ling_operator.actions import Apply, Create, Delete, Label, Step, describe
 from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement, Standing, place
 from ling_operator.refusals import still_due
-from ling_operator.rollout import Rollout, rollout_of, targets_of
+from ling_operator.rollout import Rollout, deadline_of, rollout_of, targets_of
 from ling_operator.slotfacts import SlotFacts, facts_of
 from ling_operator.slotsteps import ADMISSION_PAUSE, Task, label_steps, slot_steps, unserved_since
 from ling_operator.surroundings import owner_uid
@@ -233,10 +233,12 @@ def _steps(
     yield from (("", step) for step in _old_revisions(observed, facts, rollout.wanted))
 
 
-def _moments(spec: LingDeploymentSpec, facts: Sequence[SlotFacts], rollout: Rollout) -> Iterator[float]:
+def _moments(
+    observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFacts], rollout: Rollout
+) -> Iterator[float]:
     """When time alone changes something, in seconds since the epoch; those that have passed too."""
     if rollout.progress is not None and not rollout.given_up:
-        yield rollout.progress.since + spec.progress_deadline_seconds
+        yield deadline_of(observed, rollout.progress, spec.progress_deadline_seconds)
     for one in facts:
         since = unserved_since(one)
         if since is not None and one.slot_pod is not None and one.slot_pod.serving:
@@ -271,7 +273,7 @@ def plan(observed: Observed, images: Images, now: float, refused: AbstractSet[st
         facts = tuple(replace(one, refused=words.get(one.name, "")) for one in facts)
     open_ = (one for one in steps if not refused or not refused & {one[0], describe(one[1])})
     slot, step = next(open_, ("", None))
-    later = [moment - now for moment in _moments(spec, facts, rollout) if moment > now]
+    later = [moment - now for moment in _moments(observed, spec, facts, rollout) if moment > now]
     return Plan(
         step=step,
         slot=slot,

@@ -59,17 +59,31 @@ class Reconciler:
         self._clock = clock
         self._settings = settings
         self._metrics = metrics
+        self._watched: dict[Key, float] = {}  # since when each has been looked at without a break
         self._last: dict[Key, Step] = {}  # a guard only: a step that changes nothing must not be done in a tight loop
 
     async def reconcile(self, key: Key) -> float | None:
-        """One look and at most one step. The seconds until the next look, None when only an event needs one."""
+        """One look and at most one step. The seconds until the next look, None when only an event needs one.
+
+        While the API server is away nobody sees what engines and agents do, so no deadline runs.
+        """
+        try:
+            return await self._look(key)
+        except ApiError as error:
+            if error.status == 0:
+                self._watched.pop(key, None)
+            raise
+
+    async def _look(self, key: Key) -> float | None:
         namespace, name = key
         now = self._clock()
         observed = await observe(self._kube, namespace, name, self._settings, now)
         if observed is None:
             self._metrics.objects.forget(key)
+            self._watched.pop(key, None)
             self._last.pop(key, None)
             return None
+        observed = replace(observed, watched_since=self._watched.setdefault(key, now))
         planned = plan(observed, self._settings.images, now)
         built = status.build_status(observed, planned, now)
         self._metrics.objects.put(key, built)

@@ -103,6 +103,11 @@ def _reason(slots: Sequence[SlotFacts], wanted: str) -> str:
     return f"{waiting[0].name}: {waiting[0].message() or 'it does not serve'}" if waiting else "a slot is missing"
 
 
+def deadline_of(observed: Observed, progress: Progress, seconds: float) -> float:
+    """When a revision that gets no further is given up. Time in which nobody looked does not count against it."""
+    return max(progress.since, observed.watched_since) + seconds
+
+
 def _given_up(
     observed: Observed, slots: Sequence[SlotFacts], progress: Progress, deadline: int, now: float
 ) -> tuple[str, str]:
@@ -121,7 +126,7 @@ def _given_up(
                     ENGINE_FAILED,
                     f"revision {wanted} is given up: {_reason((facts,), wanted)}; edit it to try again",
                 )
-    if now - progress.since < deadline:
+    if now < deadline_of(observed, progress, deadline):
         return "", ""
     return (
         DEADLINE,

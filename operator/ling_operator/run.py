@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SETTLE_SECONDS: Final = 2.0  # watches that break together begin anew together
 STUCK_SECONDS: Final = 120.0  # a look that takes longer, or a due key that waits longer, means that we are stuck
 
 
@@ -39,6 +41,7 @@ class Operator:
         self.reconciler = Reconciler(self.mirror, settings, self.metrics)
         self.listed = asyncio.Event()
         self.surroundings_changed = asyncio.Event()
+        self.watch_began = asyncio.Event()
 
     async def _one(self, key: Key) -> None:
         """One look at one key, whatever happens: a failure comes again later."""
@@ -75,8 +78,9 @@ class Operator:
             self.queue.put((body["metadata"]["namespace"], body["metadata"]["name"]))
 
     async def resync_forever(self) -> None:
-        """Every object at the start, and again every few minutes, in case an event got lost."""
+        """Every object at the start, when a watch began anew, and every few minutes in case an event got lost."""
         while True:
+            self.watch_began.clear()
             wait = self.settings.resync_seconds
             try:
                 await self.mirror.sync()
@@ -85,7 +89,10 @@ class Operator:
             except kube.ApiError as error:
                 wait = 1.0
                 log.error("listing failed error=%s", error)
-            await asyncio.sleep(wait)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self.watch_began.wait()
+                await asyncio.sleep(SETTLE_SECONDS)
 
     async def agents_forever(self) -> None:
         """A change among agents or nodes concerns everybody; changes that come together are looked at once."""
@@ -110,7 +117,7 @@ class Operator:
 async def _watch(operator: Operator) -> None:
     """kopf's part; it returns when the process is told to end."""
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    ears = handlers.Ears(operator.queue, operator.mirror, operator.surroundings_changed.set)
+    ears = handlers.Ears(operator.queue, operator.mirror, operator.surroundings_changed.set, operator.watch_began.set)
     handlers.wire(registry, settings, ears)
     await kopf.operator(
         registry=registry,

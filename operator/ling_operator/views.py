@@ -150,6 +150,7 @@ class Observed:
     claims: tuple[ClaimView, ...] = ()
     nodes: Mapping[str, NodeView] = field(default_factory=dict)  # those on which pods of ours are or were
     now: float = 0.0  # when it was looked at, in seconds since the epoch
+    watched_since: float = 0.0  # since when somebody has been looking without a break, the same
     budgets: Mapping[str, Object | None] = field(default_factory=dict)  # the PodDisruptionBudgets by name
 
     @property

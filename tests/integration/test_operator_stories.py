@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -400,6 +401,42 @@ def test_a_refusal_of_what_is_wanted_no_more_is_forgotten(monkeypatch: pytest.Mo
         assert look_often(world, 6) == 0
     assert world.condition("Degraded")[0] == "False"
     assert world.status()["updateRevision"] == revision
+
+
+def test_time_in_which_no_operator_looked_counts_against_no_revision() -> None:
+    world = started()
+    world.kube.put_deployment("tiny", spec(context=8192))
+    for _ in range(6):
+        world.look()
+    for _ in range(12):  # a minute; the deadline is 20 s
+        world.kube.now += 5
+        world.kube.tick()
+    world.restart()
+    world.settle()
+    as_wanted(world, 1)
+    assert not set(world.events()) & {"ProgressDeadlineExceeded", "EngineFailed"}
+
+
+def test_an_api_server_that_was_away_counts_against_no_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started()
+    world.kube.put_deployment("tiny", spec(context=8192))
+    for _ in range(6):
+        world.look()
+
+    async def away(*_: Any) -> Any:
+        raise ApiError(0, "nobody answers")
+
+    with monkeypatch.context() as patch:
+        for verb in ("create", "apply", "label"):
+            patch.setattr(world.kube, verb, away)
+        for _ in range(12):
+            world.kube.now += 5
+            world.kube.tick()
+            with contextlib.suppress(ApiError):
+                world.look()
+    world.settle()
+    as_wanted(world, 1)
+    assert "ProgressDeadlineExceeded" not in world.events()
 
 
 def test_the_deadline_names_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

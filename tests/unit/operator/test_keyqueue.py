@@ -108,3 +108,16 @@ def test_a_due_key_that_nobody_takes_shows_and_one_for_later_does_not(clock: Clo
     queue.put(B)
     clock.now += 30
     assert queue.stuck_seconds() == 30.0
+
+
+async def test_a_key_that_is_looked_at_and_put_again_delays_no_other() -> None:
+    queue = KeyQueue()
+    queue.put(A)
+    assert await queue.take() == A  # and nobody answers for long
+    queue.put(A)
+    queue.put(B, after=0.05)
+    async with asyncio.timeout(10):
+        assert await queue.take() == B
+    queue.done(A)
+    async with asyncio.timeout(10):
+        assert await queue.take() == A

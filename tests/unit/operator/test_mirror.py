@@ -51,6 +51,24 @@ def names(found: Mirror, label: str = "chat") -> list[str]:
     return [one["metadata"]["name"] for one in listed]
 
 
+def test_what_went_while_a_list_was_under_way_stays_gone() -> None:
+    found, server = mirror(pod("a", 1), pod("b", 2))
+    asyncio.run(found.sync())
+    before = server.pods.copy()
+
+    async def slow(kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        found.saw_gone("Pod", pod("a", 9))  # the watch is quicker than the answer
+        return list(before.values()) if kind == "Pod" else []
+
+    server.list = slow  # type: ignore[method-assign]
+    asyncio.run(found.sync())
+    assert names(found) == ["b"]
+    found.saw("Pod", pod("a", 3))
+    assert names(found) == ["b"], "nor does a late word bring it back"
+    found.saw("Pod", pod("a", 10, uid="another"))
+    assert names(found) == ["a", "b"]
+
+
 def test_a_listing_is_remembered_and_reads_ask_nobody() -> None:
     found, server = mirror(pod("b", 2), pod("a", 1), pod("c", 3, label="other"))
     asyncio.run(found.sync())

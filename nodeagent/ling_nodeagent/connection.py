@@ -35,6 +35,10 @@ class Refusals:
         self._said[device] = (reason, now)
         return True
 
+    def level(self, device: str, reason: str, now: float) -> int:
+        """Of a log line that tells it."""
+        return logging.INFO if self.new(device, reason, now) else logging.DEBUG
+
 
 class Connection:
     """`on_frame(self, message, fds)` for every frame, `on_end(self)` once however it ends."""
@@ -85,10 +89,14 @@ class Connection:
 
     def refuse(self, reason: str) -> None:
         """Says why and ends the connection."""
-        level = logging.INFO if self._refusals.new(self.device, reason, self._loop.time()) else logging.DEBUG
-        LOG.log(level, "conn=%d device=%s refused=%r", self.number, self.device, reason)
+        self.note(reason)
         self.put({"op": "error", "reason": reason})
         self.close()
+
+    def note(self, reason: str) -> None:
+        """Tells the log why something was refused."""
+        level = self._refusals.level(self.device, reason, self._loop.time())
+        LOG.log(level, "conn=%d device=%s refused=%r", self.number, self.device, reason)
 
     def drain(self) -> None:
         """Delivers what a peer that is known to be dead left behind."""

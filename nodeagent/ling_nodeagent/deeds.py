@@ -11,6 +11,7 @@ from ling_api.v1 import agent_pb2 as pb
 
 from . import decisions as deed
 from . import events
+from .connection import Refusals
 from .engines import TO_WIRE, wire_answer
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Deeds:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._refusals = Refusals()
         self._table: dict[type, Callable[[str, Any], None]] = {
             deed.Welcome: self._welcome,
             deed.Go: self._go,
@@ -55,7 +57,7 @@ class Deeds:
         }
 
     def do(self, slot: str, decision: deed.Decision) -> None:
-        level = logging.DEBUG if isinstance(decision, QUIET) else logging.INFO
+        level = self._level(slot, decision)
         if LOG.isEnabledFor(level):
             said = " ".join(f"{each.name}={getattr(decision, each.name)!r}" for each in fields(decision))
             LOG.log(level, "slot=%s decision=%s %s", slot, type(decision).__name__, said)
@@ -95,6 +97,12 @@ class Deeds:
     def _hold_back(self, slot: str, decision: deed.HoldBack) -> None:
         readiness = pb.Readiness(held_back=decision.held_back, reason=decision.reason)
         self._send(decision.stream, pb.AgentMessage(readiness=readiness))
+
+    def _level(self, slot: str, decision: deed.Decision) -> int:
+        """Everyday answers are for whoever looks closely; a refusal is told once a minute."""
+        if isinstance(decision, deed.AnswerAttach) and isinstance(decision.answer, deed.Refused):
+            return self._refusals.level(slot, decision.answer.reason, self._agent.now())
+        return logging.DEBUG if isinstance(decision, QUIET) else logging.INFO
 
     def _answer_attach(self, slot: str, decision: deed.AnswerAttach) -> None:
         agent = self._agent

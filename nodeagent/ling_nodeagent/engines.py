@@ -18,6 +18,7 @@ from ling_api.v1 import agent_pb2_grpc
 
 from . import decisions as do
 from . import events
+from .connection import Refusals
 from .facts import Performance, Phase, Role, Wanted
 from .tickets import TicketRefused
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 HELLO_PATIENCE = 5.0  # seconds; a stream ticket lives no longer
 
+LONGEST_REASON: Final = 500  # characters of it in the log
 MOST_GPUS: Final = 64  # of a slot: LingSlot.status takes no more
 UUID_LENGTH: Final = 64  # at most, of a GPU's
 
@@ -67,6 +69,7 @@ class Stream:
 class Engines(agent_pb2_grpc.NodeAgentServicer):
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._refusals = Refusals()
 
     async def Engine(
         self, messages: AsyncIterator[pb.LauncherMessage], context: grpc.aio.ServicerContext[Any, Any]
@@ -74,15 +77,15 @@ class Engines(agent_pb2_grpc.NodeAgentServicer):
         """A stream's whole life; a bad first message ends it with INVALID_ARGUMENT or PERMISSION_DENIED."""
         first = await _first(messages)
         if first is None or first.WhichOneof("message") != "hello":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
+            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
             return
         try:
             stream = self._open(first.hello)
         except TicketRefused as error:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
             return
         except BadInput as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
             return
         reading = asyncio.create_task(self._read(stream, messages))
         try:
@@ -91,6 +94,12 @@ class Engines(agent_pb2_grpc.NodeAgentServicer):
         finally:
             reading.cancel()
             self._agent.end_stream(stream)
+
+    async def _refuse(self, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str) -> None:
+        """Says why, here too, and ends the stream."""
+        level = self._refusals.level("stream", reason, self._agent.now())
+        LOG.log(level, "stream refused=%r code=%s", reason[:LONGEST_REASON], code.name)
+        await context.abort(code, reason)
 
     def _open(self, hello: pb.Hello) -> Stream:
         agent = self._agent

@@ -193,11 +193,11 @@ class Frames:
         try:
             return agent.tickets.redeem(ticket, purpose, conn.uid, agent.now(), server=conn.server)
         except TicketRefused as error:
-            LOG.warning("slot=%s server=%s %s refused: %s", conn.slot, conn.server, purpose, error)
             self._error(conn, message, str(error))
             return None
 
     def _error(self, conn: Connection, message: Message, reason: str) -> None:
+        conn.note(reason)
         conn.put({"op": "error", "re": message["re"], "reason": reason})
 
     def _deposit(self, conn: Connection, message: Message, fds: list[int]) -> None:

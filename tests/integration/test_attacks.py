@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
-from tests.support import attacks
+from tests.support import attacks, processes
 from tests.support.attacks import SET, Scene, hello, plain_memfd, refused
 from tests.support.launcher_client import wire_set
 from tests.support.rank_client import MIB, RankClient, RankError, TestSet, memfd_of
@@ -524,6 +524,9 @@ ATTACKS: dict[Callable[[Scene], Awaitable[str]], str] = {
 async def test_it_is_refused_with_a_reason(scene: Scene, attack: Callable[[Scene], Awaitable[str]]) -> None:
     reason = await attack(scene)
     assert re.search(ATTACKS[attack], reason), reason
+    if attack is not other_slots_pod_asks_for_the_set:  # it gets an answer, of its own slot
+        why = re.sub(r"^[A-Z]+_[A-Z]+ ", "", ATTACKS[attack])
+        processes.wait_for(lambda: re.search(why, scene.log.read_text()), "the agent's log tells of it")
 
 
 @pytest.mark.parametrize("kind", ["keeper", "launcher", "rank"])

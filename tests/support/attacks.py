@@ -72,13 +72,13 @@ class Scene:
 
     def __enter__(self) -> Scene:
         self.root = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ling-", dir="/tmp")))
-        self.run, log = self.root / "run", self.root / "log"
+        self.run, self.log = self.root / "run", self.root / "log"
         self.static = self.root / "static.yaml"
         self._write(0)  # a new agent waits up to 10 s for the pods that it knows: the engines come afterwards
         serve = ("-m", "ling_nodeagent", "serve", "--static", str(self.static), "--run-dir", str(self.run))
         # few descriptors, as many container runtimes give
         wrap = ("prlimit", "--nofile=1024:20000")
-        self.agent = self._stack.enter_context(processes.python(*serve, env={}, log=log, wrap=wrap))
+        self.agent = self._stack.enter_context(processes.python(*serve, env={}, log=self.log, wrap=wrap))
         processes.wait_for((self.folder("d004") / "agent.sock").exists, "the agent's folders")
         env = {
             "LING_RUN": str(self.folder("d000")), "LING_PORT": str(processes.free_port()),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.support.longlived"]
 ROOT = Path(__file__).parent
 STAGES = ("house", "unit", "integration", "sglang", "cluster", "gpu")
-SECONDS = {"cluster": 600, "sglang": 900}  # the first also waits for the cluster, or for SGLang; steps have deadlines
+SECONDS = {"cluster": 600, "sglang": 900}  # steps have deadlines of their own; what tests share is not counted
 
 
 def _stage(item: pytest.Item) -> str:

@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 SYSTEM = "ling-system"  # where the operator is
 AGENTS = "ling-agents"  # where the agents are
+PATIENCE_S = 300.0  # a command that takes longer hangs: a busy machine needs two minutes to import torch
+DOWN_S = 180.0  # to end the local cluster: its own steps wait for 15 s each at most
 IMAGES = os.environ.get("LING_REGISTRY", "localhost") + "/ling-{}:" + os.environ.get("LING_TAG", "dev")
 
 # the server is the zygote's child, and the zygote is the child of PID 1: found where `ps` may not exist
@@ -53,7 +55,7 @@ class ClusterError(Exception):
     """A command of the cluster failed, or a condition did not come true in time; the text says which and why."""
 
 
-def run(*command: str | Path, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
+def run(*command: str | Path, stdin: str | None = None, check: bool = True, timeout: float = PATIENCE_S) -> str:
     """Run a command to its end; its standard output. ClusterError with what it said on stderr if it fails."""
     words = [str(word) for word in command]
     try:
@@ -90,7 +92,7 @@ class Cluster:
     local: bool
     ours: bool
 
-    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = PATIENCE_S) -> str:
         """What `kubectl ARGS` prints."""
         return run(self.program, "--kubeconfig", self.kubeconfig, *args, stdin=stdin, check=check, timeout=timeout)
 
@@ -126,7 +128,7 @@ class Cluster:
         """Merge `change` into an object."""
         self.kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(change))
 
-    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 60) -> T:
+    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 120) -> T:
         """The first true value of `probe`, asked again and again; ClusterError with `what` after `timeout` seconds."""
         end = time.monotonic() + timeout
         while True:
@@ -143,7 +145,7 @@ class Cluster:
         return next((c for c in status.get("conditions", ()) if c["type"] == condition), None)
 
     def wait_condition(
-        self, kind: str, name: str, namespace: str, condition: str, status: str = "True", timeout: float = 120
+        self, kind: str, name: str, namespace: str, condition: str, status: str = "True", timeout: float = 240
     ) -> dict[str, Any]:
         """The condition, once it has that status for the generation that the object has now."""
 
@@ -155,11 +157,11 @@ class Cluster:
 
         return self.wait_for(f"{kind}/{name} {condition}={status}", probe, timeout)
 
-    def exec(self, namespace: str, pod: str, *command: str, stdin: str | None = None, timeout: float = 60) -> str:
+    def exec(self, namespace: str, pod: str, *command: str, stdin: str | None = None, timeout: float = 180) -> str:
         """What a command prints that runs in the first container of a pod."""
         return self.kubectl("exec", "-i", "-n", namespace, pod, "--", *command, stdin=stdin, timeout=timeout)
 
-    def node(self, verb: str, number: int, *command: str, timeout: float = 60) -> str:
+    def node(self, verb: str, number: int, *command: str, timeout: float = 180) -> str:
         """`hack/cluster/node VERB NUMBER`, for a node of the local cluster."""
         if not self.local:
             raise ClusterError(f"node {verb}: KUBECONFIG points to a cluster whose nodes cannot be entered from here")
@@ -250,7 +252,7 @@ class Cluster:
             yield name
         finally:
             gone = ("--ignore-not-found", f"--wait={str(wait).lower()}")
-            self.kubectl("delete", "namespace", name, *gone, timeout=180)
+            self.kubectl("delete", "namespace", name, *gone, timeout=PATIENCE_S)
 
 
 def _model_pod(pod: str, node: str, model: str, flags: Sequence[str]) -> dict[str, Any]:
@@ -318,7 +320,10 @@ def trial_cluster(nodes: int = 2, *, audit: bool = False) -> Iterator[Cluster]:
         yield Cluster(kubeconfig=path, program=kubectl_path(local=True), local=True, ours=True)
     finally:
         with _undisturbed():
-            subprocess.run([HERE / "down"], env=environment, stdout=sys.stderr, check=False, start_new_session=True)
+            down = [HERE / "down"]
+            subprocess.run(
+                down, env=environment, stdout=sys.stderr, check=False, start_new_session=True, timeout=DOWN_S
+            )
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def cluster_under_test() -> Iterator[Cluster]:
         with trial_cluster(nodes=2, audit=True) as cluster, cluster.installed():
             try:
                 yield cluster
-                cluster.wait_for("every test's namespace is gone", lambda: not leftovers(cluster), 120)
+                cluster.wait_for("nothing is left of any test", lambda: not leftovers(cluster), 240)
             finally:
                 collect_logs(cluster)
     finally:
@@ -42,9 +42,13 @@ def cluster_under_test() -> Iterator[Cluster]:
 
 
 def leftovers(cluster: Cluster) -> list[str]:
-    """Namespaces of tests that are still there."""
-    found = cluster.get("namespaces", "-l", "ling.dev/trial=true")["items"]
-    return [one["metadata"]["name"] for one in found if one["metadata"]["name"].startswith(PREFIX)]
+    """What our controllers or the kubelet still have to end of tests that are over, as namespace/kind/name.
+
+    Namespaces themselves are not waited for: Kubernetes looks at one again only half a grace period later.
+    """
+    found = cluster.get("lingdeployments,lingslots,pods,resourceclaims", "--all-namespaces")["items"]
+    ours = ((one["metadata"]["namespace"], one["kind"], one["metadata"]["name"]) for one in found)
+    return ["/".join(one) for one in ours if one[0].startswith(PREFIX)]
 
 
 def collect_logs(cluster: Cluster) -> None:
@@ -92,14 +96,14 @@ class Trial:
         """All objects of a kind."""
         return self.cluster.items(kind, self.name, selector)
 
-    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 60) -> T:
+    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 120) -> T:
         """The first true value of `probe`; on a time-out the error shows what the namespace held."""
         try:
             return self.cluster.wait_for(what, probe, timeout)
         except ClusterError as late:
             raise AssertionError(f"{late}\n{self.describe()}") from late
 
-    def wait_condition(self, name: str, condition: str, status: str = "True", timeout: float = 120) -> dict[str, Any]:
+    def wait_condition(self, name: str, condition: str, status: str = "True", timeout: float = 240) -> dict[str, Any]:
         """A LingDeployment's condition, for its present generation."""
         try:
             return self.cluster.wait_condition("ld", name, self.name, condition, status, timeout)
@@ -117,10 +121,10 @@ class Trial:
     def client(self, name: str = "client", *, away_from: str = "") -> str:
         """A pod to send requests from, ready; its name."""
         self.apply(client_pod(name, away_from=away_from))
-        self.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
+        self.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=180s")
         return name
 
-    def exec(self, pod: str, *command: str, stdin: str | None = None, timeout: float = 60) -> str:
+    def exec(self, pod: str, *command: str, stdin: str | None = None, timeout: float = 180) -> str:
         """What a command prints that runs in a pod."""
         return self.cluster.exec(self.name, pod, *command, stdin=stdin, timeout=timeout)
 

@@ -77,6 +77,8 @@ ENTRYPOINT ["ling-engine"]
 # All bytecode is made here: without it, a start takes 75 s instead of 46 (measured on an H200).
 FROM ${SGLANG} AS engine
 USER root
+# SGLang is installed into the system's Python, so we are too; distributions mark theirs as managed by them alone
+ENV PIP_BREAK_SYSTEM_PACKAGES=1
 COPY --from=requirements /engine.txt /cuda.txt /
 RUN python3 -c 'import importlib.metadata as m; v = m.version("sglang"); \
 assert v == "0.5.23", f"this base has SGLang {v}; give one with 0.5.23: --build-arg SGLANG=IMAGE"' \

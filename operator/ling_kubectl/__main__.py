@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OPERATOR = ("ling-system", "deployment/ling-operator")
+WHERE = "of the LingDeployment; kubectl's own default otherwise"
 PAGE_PORT = 9401  # of the operator's loopback, which a port-forward reaches
 CLEAR = "\x1b[H\x1b[2J"
 
@@ -28,14 +29,13 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = _Parser(prog="kubectl ling", description="What Ling serves, why it does not, and how to go back.")
-    flags = _Parser(add_help=False)
-    flags.add_argument("-n", "--namespace", default="", help="of the LingDeployment; kubectl's own default otherwise")
-    flags.add_argument("--context", default="", help="of the kubeconfig")
-    flags.add_argument("--kubeconfig", default="", help="a file")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
 
-    def verb(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=text, description=text, parents=[flags])
+    def verb(name: str, text: str, *, named: bool = True, where: str = WHERE) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text)
+        made.add_argument("-n", "--namespace", default="", help=where)
+        made.add_argument("--context", default="", help="of the kubeconfig")
+        made.add_argument("--kubeconfig", default="", help="a file")
         if named:
             made.add_argument("name", help="of the LingDeployment")
         return made
@@ -49,7 +49,8 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--timeout", type=float, default=600.0, help="seconds that one slot may take (%(default)s)")
     back = verb("rollback", "the former revision again")
     back.add_argument("--to", default="", metavar="REVISION", help="this one; kubectl get controllerrevisions has all")
-    page = verb("dashboard", "forward the operator's read-only page to this machine", named=False)
+    whose = f"of the operator ({OPERATOR[0]})"
+    page = verb("dashboard", "forward the operator's read-only page to this machine", named=False, where=whose)
     page.add_argument("--port", type=int, default=PAGE_PORT, help="here (%(default)s)")
     return top
 
@@ -87,7 +88,7 @@ def answer(given: argparse.Namespace) -> str:
         restart.run(cluster, given.name, timeout=given.timeout, say=lambda line: print(line, flush=True))  # noqa: T201
         return f"{given.name} is restarted"
     if given.verb == "dashboard":
-        namespace, workload = OPERATOR
+        namespace, workload = given.namespace or OPERATOR[0], OPERATOR[1]
         sys.stdout.write(f"http://127.0.0.1:{given.port}/  (Ctrl-C ends it)\n")
         sys.stdout.flush()
         others = tuple(flag for flag in flags if not flag.startswith("--namespace"))

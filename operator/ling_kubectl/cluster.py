@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .seen import Object
 
 BELOW = "lingslots.ling.dev,pods,controllerrevisions.apps"
+PREFIX = re.compile(r"^(error|Error from server( \(\w+\))?): ")  # of kubectl's own sentences
 TIMEOUT = 60.0  # seconds for one call of kubectl
 
 
@@ -46,7 +48,7 @@ class Cluster:
             raise BadInput(f"kubectl {args[0]}: no answer within {TIMEOUT:.0f} s") from error
         if done.returncode:
             said = done.stderr.strip().splitlines()
-            raise BadInput(said[-1].removeprefix("Error from server ") if said else f"kubectl {args[0]} failed")
+            raise BadInput(PREFIX.sub("", said[-1]) if said else f"kubectl {args[0]} failed")
         return done.stdout
 
     def items(self, *args: str) -> list[Object]:

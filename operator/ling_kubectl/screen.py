@@ -99,7 +99,7 @@ def _slot(seen: Seen, slot: SlotSeen) -> list[str]:
         lines.append(f"  {status.message}")
     rows = [_engine(pod, slot.reported(pod.name)) for pod in slot.engine_pods]
     if rows:
-        head = ("ENGINE", "REVISION", "ROLE", "PHASE", "PLAN", "NOW", "DEATHS", "RESTARTS", "LAST START, ms")
+        head = ("ENGINE", "REVISION", "ROLE", "PHASE", "PLAN", "IN-FLIGHT", "DEATHS", "RESTARTS", "LAST START, ms")
         lines += columns(head, rows, "  ")
     return lines + _weights(status)
 
@@ -147,5 +147,7 @@ def top(deployments: Iterable[Object], slots: Iterable[Object]) -> str:
             figure(told.get("tpotMs")), figure(told.get("ttftMs"), digits=1), figure(told.get("acceptLength")),
             str(told.get("requests", 0)), f"{amount(weights)} / {amount(room)}",
         ))  # fmt: skip
-    head = ("NAMESPACE", "NAME", "READY", "SERVING", "NOW", "TPOT ms", "TTFT ms", "ACCEPT", "REQUESTS", "WEIGHTS")
+    if not rows:
+        return "no LingDeployment here; -A looks in every namespace"
+    head = ("NAMESPACE", "NAME", "READY", "SERVING", "IN-FLIGHT", "TPOT ms", "TTFT ms", "ACCEPT", "REQUESTS", "WEIGHTS")
     return "\n".join(columns(head, sorted(rows)))

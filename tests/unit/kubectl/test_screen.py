@@ -90,7 +90,7 @@ def test_top_sums_the_slots_of_a_deployment() -> None:
     body = deployment(condition("Ready", "True"), performance={"tpotMs": 1.5, "ttftMs": 20, "requests": 7})
     slots = [slot(name=f"tiny-{n}", engines=[ENGINE], capacity={"total": 2 << 30, "weights": 1 << 30}) for n in (0, 1)]
     head, line = screen.top([body], slots).splitlines()
-    assert head.split()[:5] == ["NAMESPACE", "NAME", "READY", "SERVING", "NOW"]
+    assert head.split()[:5] == ["NAMESPACE", "NAME", "READY", "SERVING", "IN-FLIGHT"]
     assert line.split() == [
         "team",
         "tiny",
@@ -107,3 +107,7 @@ def test_top_sums_the_slots_of_a_deployment() -> None:
         "4.0",
         "GiB",
     ]
+
+
+def test_top_of_nothing_says_where_else_to_look() -> None:
+    assert screen.top([], []) == "no LingDeployment here; -A looks in every namespace"

@@ -9,7 +9,7 @@ import pytest
 pytest_plugins = ["tests.support.longlived"]
 ROOT = Path(__file__).parent
 STAGES = ("house", "unit", "integration", "sglang", "cluster", "gpu")
-SECONDS = {"cluster": 600, "sglang": 900}  # steps have deadlines of their own; what tests share is not counted
+SECONDS = {"integration": 180, "cluster": 600, "sglang": 900}  # steps have deadlines of their own; what tests share is not counted
 
 
 def _stage(item: pytest.Item) -> str:

@@ -85,17 +85,17 @@ def test_a_handover_on_one_device_keeps_device_and_claim_and_a_competitor_waits(
     assert before["devices"] == [f"{node}/device-00"]
     competitor(trial, node)
     edit(trial, 2048)
-    both = trial.wait_for("old and new engine hold the claim", lambda: len(claim(trial)["held"]) == 3 or None, 60)
+    both = trial.wait_for("old and new engine hold the claim", lambda: len(claim(trial)["held"]) == 3 or None)
     assert both
     trial.wait_condition(NAME, "UpdateInProgress", "False")
-    trial.wait_for("the old engine is gone", lambda: old not in claim(trial)["held"], 60)
+    trial.wait_for("the old engine is gone", lambda: old not in claim(trial)["held"])
     after = claim(trial)
     assert (after["uid"], after["devices"]) == (before["uid"], before["devices"])
     assert phase(trial) == "Pending"
     new = trial.engine_pods(NAME)[0]["metadata"]["name"]
     trial.cluster.kill_container(trial.name, new, "engine")
     trial.cluster.kill_container(trial.name, f"{NAME}-0", "keeper")
-    trial.wait_for("it serves again", lambda: served_by(trial) == new, 60)
+    trial.wait_for("it serves again", lambda: served_by(trial) == new)
     assert phase(trial) == "Pending"
     trial.kubectl("delete", "pod", f"{NAME}-0", "--wait=false")
     trial.wait_for("another slot pod", lambda: other_slot_pod(trial), 200)
@@ -106,8 +106,8 @@ def test_a_handover_on_one_device_keeps_device_and_claim_and_a_competitor_waits(
     assert (condition["status"], condition["reason"]) == ("True", "Allocated")
     at = time.monotonic()
     trial.kubectl("delete", "ld", NAME, "--wait=false")
-    trial.wait_for("the competitor runs", lambda: phase(trial) == "Running", 30)
-    assert time.monotonic() - at < 10
+    trial.wait_for("the competitor runs", lambda: phase(trial) == "Running")
+    assert time.monotonic() - at < 60, "long before any grace period is over"
 
 
 def served_by(trial: Trial) -> str:
@@ -124,7 +124,7 @@ def other_slot_pod(trial: Trial) -> bool:
 def test_without_a_device_the_condition_says_so_and_with_one_it_serves(serve: Callable[..., Trial]) -> None:
     trial = serve()
     trial.kubectl("scale", f"ld/{NAME}", "--replicas=3")
-    told = trial.wait_for("no capacity", lambda: without_gpu(trial), 60)
+    told = trial.wait_for("no capacity", lambda: without_gpu(trial))
     assert told["reason"] == "InsufficientCapacity"
     assert "allocate all claims" in told["message"]
     ready = trial.cluster.condition("ld", NAME, trial.name, "Ready")
@@ -146,7 +146,7 @@ def without_gpu(trial: Trial) -> dict[str, Any] | None:
 
 def test_a_class_that_does_not_exist_is_named(trial: Trial, model: str) -> None:
     trial.apply(deployment(NAME, model, image=STANDIN, gpu={**CLAIM, "deviceClass": "nobody.example.com"}))
-    told = trial.wait_for("no class", lambda: without_gpu(trial), 60)
+    told = trial.wait_for("no class", lambda: without_gpu(trial))
     assert told["reason"] == "NoDeviceClass"
     assert "nobody.example.com" in told["message"]
 
@@ -155,7 +155,7 @@ def test_where_the_engine_owns_the_device_an_edit_stops_the_old_one_first(serve:
     trial = serve(gpu={**PLUGIN, "count": 2})
     old = trial.engine_pods(NAME)[0]["metadata"]["name"]
     edit(trial, 2048)
-    trial.wait_for("only the new", lambda: old not in {p["metadata"]["name"] for p in trial.engine_pods(NAME)}, 90)
+    trial.wait_for("only the new", lambda: old not in {p["metadata"]["name"] for p in trial.engine_pods(NAME)})
     trial.wait_condition(NAME, "Ready")
     trial.wait_condition(NAME, "UpdateInProgress", "False")
     (new,) = trial.engine_pods(NAME)

@@ -62,7 +62,7 @@ def performance(trial: Trial) -> dict[str, Any]:
         same = all(told.get(key) == engine.get(key) for key in ("tpotMs", "acceptLength"))
         return told if told and engine.get("requests") and same else None
 
-    return trial.wait_for("a measured answer", agreed, 30)
+    return trial.wait_for("a measured answer", agreed)
 
 
 def test_decoding_is_edited_with_the_weights_kept(trial: Trial, source: str) -> None:
@@ -89,4 +89,4 @@ def test_decoding_is_edited_with_the_weights_kept(trial: Trial, source: str) -> 
         sets = trial.items("lslot")[0]["status"]["weightSets"]
         return [(one["set"], one["state"]) for one in sets] == [(first["target"][0], "sealed")]
 
-    trial.wait_for("the drafts' weights are released", only_the_target, 60)
+    trial.wait_for("the drafts' weights are released", only_the_target)

@@ -25,8 +25,8 @@ NAME = "moved"
 RATE = 25.0
 API_STOPPED_S = 30.0
 LATE_S = 10.0  # lameDuckSeconds are over, and more
-SLACK_S = 10.0  # kubectl asks again every 5 s
-DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+SLACK_S = 60.0  # kubectl asks again every 5 s; a quiet machine needs less than 10 s more, a busy one half a minute
+DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def nodes(trial: Trial) -> list[str]:
 def drain(scene: Scene) -> Event:
     node = scene.slot()["status"]["node"]
     at = time.time()
-    scene.cluster.kubectl("drain", node, *DRAIN, timeout=150)
+    scene.cluster.kubectl("drain", node, *DRAIN, timeout=330)
     return at, scene.updated
 
 
@@ -67,12 +67,12 @@ def test_a_drain_fails_no_request(serve: Callable[..., Scene], trial: Trial, mod
     seen = continuity.observe(scene, "drain", drain, mode, RATE)
     assert seen.failed == 0, seen
     assert seen.sent > RATE
-    trial.wait_for("one slot elsewhere", lambda: len(nodes(trial)) == 1 and nodes(trial) != before, 30)
+    trial.wait_for("one slot elsewhere", lambda: len(nodes(trial)) == 1 and nodes(trial) != before)
 
 
 def test_a_spare_slot_takes_over_with_its_weights(serve: Callable[..., Scene], trial: Trial) -> None:
     scene = serve(weightCache={"spareSlots": 1})
-    trial.wait_for("the spare is filled", lambda: spare(trial), 60)
+    trial.wait_for("the spare is filled", lambda: spare(trial))
     name = spare(trial)
     seen = continuity.observe(scene, "drain", drain, "new", RATE)
     assert seen.failed == 0, seen
@@ -140,7 +140,7 @@ def test_without_another_node_a_drain_ends_when_its_time_is_over(
     for other in others:
         cluster.kubectl("cordon", other)
     at = time.monotonic()
-    cluster.kubectl("drain", node, *DRAIN, timeout=150)
+    cluster.kubectl("drain", node, *DRAIN, timeout=330)
     assert time.monotonic() - at < 10 + 5 + 2 + SLACK_S
     trial.wait_condition(NAME, "Ready", "False")
     cluster.kubectl("uncordon", node)
@@ -150,10 +150,10 @@ def test_without_another_node_a_drain_ends_when_its_time_is_over(
 @pytest.fixture
 def operator_away(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=0")
-    cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"), 60)
+    cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"))
     yield
     cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=1")
-    cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=180s")
 
 
 def test_while_the_operator_is_away_the_agent_lets_a_drain_go_on(
@@ -163,7 +163,7 @@ def test_while_the_operator_is_away_the_agent_lets_a_drain_go_on(
     node = scene.slot()["status"]["node"]
     request.getfixturevalue("operator_away")
     at = time.monotonic()
-    cluster.kubectl("drain", node, *DRAIN, timeout=150)
+    cluster.kubectl("drain", node, *DRAIN, timeout=330)
     assert time.monotonic() - at < 10 + 5 + 2 + SLACK_S
 
 
@@ -191,7 +191,7 @@ def test_an_api_server_that_stops_in_the_middle_fails_no_request(serve: Callable
         with api_server_stopped(API_STOPPED_S):
             pass
         cluster.wait_for(
-            "the drain ends", lambda: "drained" in cluster.kubectl("drain", node, *DRAIN, check=False), 150
+            "the drain ends", lambda: "drained" in cluster.kubectl("drain", node, *DRAIN, check=False), 330
         )
         return at, scene.updated
 
@@ -204,9 +204,9 @@ def test_uncordon_takes_the_replacement_back(serve: Callable[..., Scene], trial:
     before = {one["metadata"]["uid"] for one in trial.slot_pods(NAME) + trial.engine_pods(NAME)}
     node = scene.slot()["status"]["node"]
     cluster.kubectl("cordon", node)
-    trial.wait_for("a replacement", lambda: len(trial.items("lslot")) == 2, 30)
+    trial.wait_for("a replacement", lambda: len(trial.items("lslot")) == 2)
     cluster.kubectl("uncordon", node)
-    trial.wait_for("one slot", lambda: len(trial.items("lslot")) == 1, 90)
+    trial.wait_for("one slot", lambda: len(trial.items("lslot")) == 1)
     trial.wait_condition(NAME, "Ready")
     after = {one["metadata"]["uid"] for one in trial.slot_pods(NAME) + trial.engine_pods(NAME)}
     assert after == before or nodes(trial) != [node]

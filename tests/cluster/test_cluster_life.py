@@ -74,7 +74,7 @@ def test_what_a_person_sees(serve: Callable[..., Trial]) -> None:
 def test_scale_to_zero_releases_and_one_serves_again(serve: Callable[..., Trial]) -> None:
     trial = serve()
     trial.kubectl("scale", f"ld/{NAME}", "--replicas=0")
-    trial.wait_for("no slot and no pod", lambda: not trial.items("lslot") and not trial.slot_pods(NAME), 90)
+    trial.wait_for("no slot and no pod", lambda: not trial.items("lslot") and not trial.slot_pods(NAME))
     assert not trial.engine_pods(NAME)
     assert trial.wait_condition(NAME, "Ready", "False")
     trial.kubectl("scale", f"ld/{NAME}", "--replicas=1")
@@ -84,7 +84,7 @@ def test_scale_to_zero_releases_and_one_serves_again(serve: Callable[..., Trial]
 
 def test_two_replicas_are_two_slots(serve: Callable[..., Trial]) -> None:
     trial = serve(replicas=2)
-    trial.wait_for("two slots serve", lambda: trial.get("ld", NAME)["status"].get("readyReplicas") == 2, 90)
+    trial.wait_for("two slots serve", lambda: trial.get("ld", NAME)["status"].get("readyReplicas") == 2)
     assert sorted(slot["metadata"]["name"] for slot in trial.items("lslot")) == [f"{NAME}-0", f"{NAME}-1"]
 
 
@@ -145,7 +145,7 @@ def test_an_edit_with_a_broken_image_is_given_up_and_never_stops_the_old(serve: 
         found = trial.cluster.condition("ld", NAME, trial.name, "Progressing")
         return bool(found and found["status"] == "False" and found["reason"] == "ProgressDeadlineExceeded")
 
-    trial.wait_for("the deadline is exceeded", given_up, 90)
+    trial.wait_for("the deadline is exceeded", given_up)
     assert trial.cluster.condition("ld", NAME, trial.name, "Ready")["status"] == "True"  # type: ignore[index]
     assert complete(trial)["choices"]
 

@@ -618,4 +618,4 @@ async def test_a_stream_that_says_nothing_is_ended(scene: Scene) -> None:
         call = agent_pb2_grpc.NodeAgentStub(channel).Engine()
         with pytest.raises(grpc.aio.AioRpcError, match="the first message must be Hello"):
             await call.read()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60

@@ -110,7 +110,7 @@ def test_deaths(step: str, victims: tuple[str, ...], stable: Stable, empty_agent
         ground.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("step", "victims"), WITH_TORCH)
 def test_deaths_with_the_reference_engine(
     step: str, victims: tuple[str, ...], nursery: Nursery, tiny: Path, empty_agent: Counter[str]

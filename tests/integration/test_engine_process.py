@@ -56,7 +56,7 @@ class Stage:
         return pod.events[-1]
 
     async def ask(self, **body: Any) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return await client.post(f"http://127.0.0.1:{self.port}/v1/completions", json={"max_tokens": 2, **body})
 
 

@@ -55,7 +55,7 @@ class Slot:
         await until(lambda: self.active == pod, f"{pod} is active; status {self.status}")
 
     async def ask(self, **body: Any) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return await client.post(
                 f"http://127.0.0.1:{self.room.port}/v1/completions", json={"max_tokens": 2, **body}
             )
@@ -84,7 +84,7 @@ class Load:
         self.pids: set[str] = set()
 
     async def _run(self) -> None:
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             while not self._stop:
                 try:
                     response = await client.post(self._url, json={"max_tokens": 2})
@@ -181,7 +181,7 @@ async def test_many_parked_connections_are_answered_whatever_becomes_of_the_seco
         else:
             (tmp_path / "open.hold").unlink()
         await here.serving("two" if serves else "one")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert set(await asyncio.gather(*(each.ask() for each in clients))) == {200}
         for each in clients:
             each.writer.close()

@@ -46,7 +46,7 @@ class Scene:
         return connection, connection.hear_until("ready")
 
     def probe(self, path: str) -> tuple[int, str]:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.probe_port, timeout=10)) as asking:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.probe_port, timeout=60)) as asking:
             asking.request("GET", path)
             answer = asking.getresponse()
             return answer.status, answer.read().decode().strip()
@@ -220,9 +220,9 @@ def test_prestop_waits_for_released_and_the_next_agent_hears_of_it_too(scene: Sc
             assert ops(heard) == ["hello", "leaving", "ready"]
             assert asking.poll() is None
             agent.say("released")
-            assert asking.wait(10) == 0
+            assert asking.wait(60) == 0
         keeper.send_signal(signal.SIGTERM)
-        assert keeper.wait(10) == 0
+        assert keeper.wait(60) == 0
         agent.close()
 
 
@@ -233,7 +233,7 @@ def test_sigterm_without_prestop_leaves_and_ends_when_released(scene: Scene) -> 
         assert agent.hear()[0] == {"op": "leaving"}
         assert scene.probe("/livez") == (200, "alive")  # it serves on until the memory is free
         agent.say("released")
-        assert keeper.wait(10) == 0
+        assert keeper.wait(60) == 0
         agent.close()
 
 
@@ -266,7 +266,7 @@ def test_nonsense_ends_the_connection_and_leaks_nothing(
 
 def test_a_taken_probe_port_is_one_line_and_exit_2(scene: Scene) -> None:
     with socket.create_server(("127.0.0.1", scene.probe_port)), scene.keeper() as keeper:
-        assert keeper.wait(10) == 2
+        assert keeper.wait(60) == 2
     assert (scene.folder / "keeper.log").read_text().splitlines() == [
         "keeper: cannot listen for probes (LING_ADDRESS, LING_PROBE_PORT): Address already in use"
     ]

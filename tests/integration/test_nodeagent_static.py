@@ -24,7 +24,7 @@ def write(file: Path, **slot: Any) -> None:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         asking.request("GET", path)
         answer = asking.getresponse()
@@ -71,9 +71,9 @@ def test_agent_and_keeper_find_each_other_and_outlive_each_other(
             write(file, capacity="128Mi")
             wait_for(lambda: known()["capacity"]["total"] == 128 << 20, "the changed file is read")
             agent.send_signal(signal.SIGTERM)
-            assert agent.wait(10) == 0
+            assert agent.wait(60) == 0
         with python(*serve, env={}, log=log):
             wait_for(lambda: known().get("listener"), "the next agent is given the listener back")
             write(file, leaving=True)
             keeper.send_signal(signal.SIGTERM)
-            assert keeper.wait(10) == 0
+            assert keeper.wait(60) == 0

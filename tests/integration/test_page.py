@@ -140,7 +140,7 @@ async def test_the_stream_tells_what_changed_and_nothing_twice(shown: Shown) -> 
     await reader.readuntil(b"\r\n\r\n")
 
     async def event() -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             line = await reader.readuntil(b"\n\n")
         found: dict[str, Any] = json.loads(line.decode().removeprefix("data: "))
         return found

@@ -125,7 +125,7 @@ class AgentRoom:
     def slot(self) -> Any:
         return self.agent.slots[SLOT]
 
-    async def until[T](self, look: Callable[[], T], what: str, seconds: float = 10.0) -> T:
+    async def until[T](self, look: Callable[[], T], what: str, seconds: float = 40.0) -> T:
         """Waits until the agent's facts say so."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not (value := look()):

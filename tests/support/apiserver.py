@@ -62,7 +62,7 @@ class ControlPlane:
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; the result has stdout and stderr as text."""
         command = [str(self.programs["kubectl"]), "--kubeconfig", str(self.kubeconfig), *args]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180, check=False)
         if check and done.returncode:
             raise AssertionError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done
@@ -199,8 +199,8 @@ def shared() -> ControlPlane:
 
 def _install(plane: ControlPlane) -> None:
     plane.kubectl("apply", "-f", str(ROOT / "crds"))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-    deadline = time.monotonic() + 30
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
+    deadline = time.monotonic() + 120
     while plane.kubectl("get", "ld,lslot", "-A", check=False).returncode:  # 429: their storage is being made
         assert time.monotonic() < deadline, "the CRDs' storage is not ready"
         time.sleep(0.1)

@@ -37,7 +37,7 @@ SLOT, OTHER = "ns/demo-0", "ns/other-0"
 REVISION = "aaaaaaaa"
 SET = TestSet(name="weights")
 FIRST, LAST = 10, 200
-PATIENCE = 10.0
+PATIENCE = 40.0
 
 
 def directory(last: int, capacity: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def helm(*args: str) -> subprocess.CompletedProcess[str]:
     """Run helm; the result has stdout and stderr as text."""
     path = helm_path()
     assert path is not None, "helm is missing: run hack/cluster/build"
-    return subprocess.run([str(path), *args], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([str(path), *args], capture_output=True, text=True, timeout=180, check=False)
 
 
 def render(*args: str, chart: Path = CHART) -> list[Object]:

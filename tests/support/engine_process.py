@@ -54,7 +54,7 @@ class Engine:
             self.log += line.decode()
 
     async def exit(self) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             code = await self.process.wait()
             await self._reading
             return code

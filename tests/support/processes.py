@@ -22,7 +22,7 @@ def free_port() -> int:
         return port
 
 
-def wait_for[T](look: Callable[[], T], what: str, seconds: float = 30.0) -> T:
+def wait_for[T](look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
     """The first truthy value of `look`; AssertionError with `what` after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:

@@ -100,7 +100,7 @@ def strangers(inodes: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def kill(pids: Iterable[int], seconds: float = 5.0) -> None:
+def kill(pids: Iterable[int], seconds: float = 20.0) -> None:
     """SIGKILL to all of them at once; returns when the kernel says that all are dead."""
     fds = [os.pidfd_open(pid) for pid in pids]
     try:

@@ -204,6 +204,7 @@ class Launcher:
     fault_at: float = 0.0
     yields: bool = False  # it was told that the active engine is busy
     held_back: bool = False  # it was told not to be ready
+    succeeds: bool = False  # its server began to accept while this agent recovered: promoted by the one before
 
     @property
     def connected(self) -> bool:

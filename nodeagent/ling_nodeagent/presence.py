@@ -193,12 +193,14 @@ def decide_welcomes(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
 
 
 def recovered(slot: Slot, now: float) -> bool:
-    """Whether all pods with a device have come back and told their roles, or waited for long enough."""
+    """Whether all pods with a device have come back and told their roles, or waited for long enough.
+
+    That there are none says little: a kubelet that has just started itself does not know its pods' devices yet.
+    """
     if now < slot.since + slot.recover_min:
         return False
-    return now >= slot.since + slot.recover_max or all(
-        _reported(slot, caller.uid, caller.component) for caller in slot.callers
-    )
+    all_back = slot.callers and all(_reported(slot, caller.uid, caller.component) for caller in slot.callers)
+    return bool(all_back) or now >= slot.since + slot.recover_max
 
 
 def _reported(slot: Slot, uid: str, component: str) -> bool:
@@ -208,4 +210,4 @@ def _reported(slot: Slot, uid: str, component: str) -> bool:
 
 
 def decide_recovery(slot: Slot, now: float) -> Slot:
-    return replace(slot, recovering=False) if slot.recovering and recovered(slot, now) else slot
+    return roles.succeed(replace(slot, recovering=False)) if slot.recovering and recovered(slot, now) else slot

@@ -143,7 +143,36 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
         return slot if known else _lost(slot, launcher.uid, now)
     if event.phase is Phase.WARM:
         launcher = replace(moved(launcher, Cause.WARMED), died=False, proved_at=now)
+    if event.phase is Phase.ACCEPTING:
+        return _accepts(slot, launcher, now)
     return _fill_progress(slot.put(launcher), event)
+
+
+def _accepts(slot: Slot, launcher: Launcher, now: float) -> Slot:
+    """Who accepts is active: an agent that is gone promoted it, and this one was told of a warm server."""
+    if launcher.role not in (Role.STARTING, Role.WARM):
+        return slot.put(launcher)
+    launcher = moved(moved(launcher, Cause.WARMED), Cause.PROMOTE)
+    slot = slot.put(replace(launcher, died=False, progress_at=now, succeeds=slot.recovering))
+    return slot if slot.recovering else _ranked(slot, launcher.uid, launcher.term)
+
+
+def succeed(slot: Slot) -> Slot:
+    """All are back: this agent has promoted nobody, so nobody was promoted after those who were seen to begin.
+
+    Their launchers may not know the term: the word goes to the server too, on a shorter way.
+    """
+    for each in tuple(slot.launchers.values()):
+        if each.succeeds and each.role is Role.ACTIVE:
+            slot = _ranked(slot, each.uid, max(each.term, slot.term))
+    return slot
+
+
+def _ranked(slot: Slot, uid: str, term: int) -> Slot:
+    """With that term, or the next one if another active engine has it."""
+    term += any(x.role is Role.ACTIVE and x.term == term for x in slot.launchers.values() if x.uid != uid)
+    launcher = replace(slot.launchers[uid], term=term, succeeds=False)
+    return replace(slot, term=max(slot.term, term)).put(launcher)
 
 
 def _late_word(slot: Slot, launcher: Launcher, event: events.ServerChanged, now: float) -> Slot:

@@ -72,8 +72,8 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _post(agent: Agent, directory: Directory) -> None:
-    agent.slots_changed(directory.slots)
     agent.callers_changed(directory.callers)
+    agent.slots_changed(directory.slots)  # second: a slot that only its pods still name is one that is deleted
 
 
 async def _static(settings: Serve, file: Path, stop: asyncio.Event) -> None:

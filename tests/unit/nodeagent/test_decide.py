@@ -156,6 +156,13 @@ def test_recovering_waits_for_the_launchers_role_and_not_for_its_connection() ->
     assert mind.slot.recovering
 
 
+@pytest.mark.parametrize(("seconds", "recovering"), [(9.9, True), (10.0, False)])
+def test_a_kubelet_that_knows_no_pod_yet_ends_no_recovering(seconds: float, recovering: bool) -> None:
+    mind = Mind(recovering=True)
+    mind.later(seconds)
+    assert mind.slot.recovering is recovering
+
+
 def test_nothing_changes_roles_while_recovering() -> None:
     mind = Mind(recovering=True)
     mind.keeper()

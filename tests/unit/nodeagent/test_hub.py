@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.slot_mind import spec
+from tests.support.slot_mind import SLOT, spec
 
 from ling_nodeagent import decisions as do
-from ling_nodeagent import events
+from ling_nodeagent import events, serve
 from ling_nodeagent.connection import Connection, Refusals
+from ling_nodeagent.directory import Caller
 from ling_nodeagent.hub import Agent
+from ling_nodeagent.static import Directory
 
 
 class Nobody:
@@ -61,6 +63,19 @@ async def test_what_cannot_be_sent_ends_the_connection(what: str) -> None:
     assert theirs.recv(10) == b""
     conn.put(message)
     theirs.close()
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["the slot is there", "only its pods are left"])
+async def test_a_slot_of_which_a_new_agent_finds_only_the_pods_is_gone(tmp_path: Path, exists: bool) -> None:
+    """A LingDeployment was deleted while no agent was there: its pods must be let go."""
+    agent = Agent(tmp_path, Nobody())
+    pod = Caller(
+        device="d000", namespace="ns", pod="demo-0", uid="u", slot=SLOT, component="slot", revision=""
+    )  # fmt: skip
+    serve._post(agent, Directory(callers={"d000": pod}, slots={SLOT: spec()} if exists else {}))
+    assert agent.slots[SLOT].callers == (pod,)
+    assert agent.slots[SLOT].ending is not exists
+    await agent.stop()
 
 
 def test_the_same_refusal_is_said_once_a_minute() -> None:

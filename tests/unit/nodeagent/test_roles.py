@@ -244,6 +244,53 @@ def test_of_two_actives_after_a_restart_the_highest_term_wins() -> None:
     assert mind.slot.term == 4
 
 
+def back(*, told: bool) -> Mind:
+    """A new agent: its predecessor promoted `heir` (term 5) and died; the launcher says hello, then the server accepts.
+
+    `told`: the launcher has heard of it, and not the server alone.
+    """
+    mind = Mind(recovering=True, standbys=2)
+    mind.keeper()
+    for pod in ("other", "heir", "old"):
+        mind.know(pod)
+    mind.engine("other", role=Role.WARM, server="s1", phase=Phase.WARM, plan=10)
+    mind.engine("heir", role=Role.WARM, server="s2", phase=Phase.WARM, term=5 if told else 0, plan=10)
+    mind.says("heir", "s2", Phase.ACCEPTING)
+    return mind
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["launcher told", "server alone told"])
+def test_who_accepts_was_promoted_by_the_agent_before(told: bool) -> None:
+    mind = back(told=told)
+    mind.engine("old", plan=10)
+    mind.later(1)
+    assert roles_set(mind) == []
+    assert [mind[pod].role for pod in ("heir", "other")] == [Role.ACTIVE, Role.WARM]
+    assert mind.later(1000) == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["launcher told", "server alone told"])
+def test_a_handover_goes_on_when_the_agent_died_in_it(told: bool) -> None:
+    mind = back(told=told)
+    mind.engine("old", role=Role.ACTIVE, term=4, server="s3", phase=Phase.ACCEPTING, plan=10)
+    mind.later(1)
+    assert [mind[pod].role for pod in ("heir", "other", "old")] == [Role.ACTIVE, Role.WARM, Role.DRAINING]
+    assert (mind.slot.term, mind["heir"].term) == (5, 5)
+
+
+def test_who_accepts_late_gives_way_to_whom_this_agent_promoted() -> None:
+    mind = Mind(recovering=True)
+    mind.keeper()
+    mind.engine("one", role=Role.WARM, term=5, server="s1", phase=Phase.WARM)
+    mind.engine("two", role=Role.WARM, server="s2", phase=Phase.WARM)
+    mind.wish("two")
+    mind.later(1)
+    assert roles_set(mind) == [("two", Role.ACTIVE, 6)]
+    mind.says("one", "s1", Phase.ACCEPTING)
+    mind.says("two", "s2", Phase.ACCEPTING)
+    assert roles_set(mind)[1:] == [("one", Role.DRAINING, 6)]
+
+
 def test_leaving_active_waits_for_its_successor() -> None:
     mind, _ = serving()
     mind.engine("two", plan=10)

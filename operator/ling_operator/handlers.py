@@ -31,6 +31,12 @@ WATCHED: Final = {  # what belongs to a LingDeployment, and the agents' pods
 }
 
 
+ABOUT_DEVICES: Final = {  # looked up when a pod finds no place; a change of them is nobody's turn
+    "ResourceSlice": ("resource.k8s.io", "v1", "resourceslices"),
+    "DeviceClass": ("resource.k8s.io", "v1", "deviceclasses"),
+}
+
+
 def node_essence(body: Mapping[str, Any]) -> object:
     """What of a node concerns slots: whether it is Ready, cordoned or tainted."""
     spec, conditions = body.get("spec") or {}, (body.get("status") or {}).get("conditions") or ()
@@ -80,6 +86,14 @@ class Ears:
 
         return handler
 
+    def aside(self, kind: str) -> Callable[..., Awaitable[None]]:
+        """The handler of a kind of which only the mirror is told."""
+
+        async def handler(**event: Any) -> None:
+            self._tell(kind, event)
+
+        return handler
+
     async def node(self, **event: Any) -> None:
         self._tell("Node", event)
         seen = None if event["type"] == "DELETED" else node_essence(event["body"])
@@ -92,6 +106,8 @@ def wire(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, ears:
     """Let the registry's handlers be those ears."""
     kopf.on.event(names.GROUP, names.VERSION, "lingdeployments", registry=registry, id="deployment")(ears.deployment)
     kopf.on.event("v1", "nodes", registry=registry, id="node")(ears.node)
+    for kind, (group, version, plural) in ABOUT_DEVICES.items():
+        kopf.on.event(group, version, plural, registry=registry, id=kind)(ears.aside(kind))
     selectors = settings.watching.label_selectors
     for kind, (group, version, plural) in WATCHED.items():
         kopf.on.event(group, version, plural, registry=registry, id=kind)(ears.below(kind))

@@ -33,6 +33,8 @@ _PATHS: Final = {
     "Event": ("/api/v1", "events"),
     "Node": ("/api/v1", "nodes"),
     "ResourceClaim": ("/apis/resource.k8s.io/v1", "resourceclaims"),
+    "ResourceSlice": ("/apis/resource.k8s.io/v1", "resourceslices"),
+    "DeviceClass": ("/apis/resource.k8s.io/v1", "deviceclasses"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
 }
 

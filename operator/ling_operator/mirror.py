@@ -30,7 +30,10 @@ KINDS: Final[Mapping[str, str]] = {  # kind -> label selector of the objects tha
     "ResourceClaim": names.LABEL_DEPLOYMENT,
     "PodDisruptionBudget": names.LABEL_DEPLOYMENT,
     "Node": "",
+    "ResourceSlice": "",
+    "DeviceClass": "",
 }
+OF_NO_NAMESPACE: Final = ("Node", "ResourceSlice", "DeviceClass")
 BURIED: Final = 10_000  # uids of objects that are gone, the newest
 _INDEXED: Final = (names.LABEL_DEPLOYMENT, names.LABEL_COMPONENT)
 
@@ -103,7 +106,7 @@ class Mirror:
         await asyncio.gather(*(self._sync(kind) for kind in KINDS))
 
     async def _sync(self, kind: str) -> None:
-        spaces = ("",) if kind == "Node" else self._namespaces or ("",)
+        spaces = ("",) if kind in OF_NO_NAMESPACE else self._namespaces or ("",)
         before = dict(self._objects[kind])
         found = [one for space in spaces for one in await self._kube.list(kind, space, KINDS[kind])]
         for body in found:

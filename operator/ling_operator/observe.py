@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ling_api import names
-from ling_operator import builders
+from ling_operator import builders, inventory
 from ling_operator.slotfacts import node_name
 from ling_operator.surroundings import claim_view, node_view
 from ling_operator.views import (
@@ -19,8 +19,9 @@ from ling_operator.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
+    from ling_api.v1alpha1 import LingDeploymentSpec
     from ling_operator.kube import Verbs
     from ling_operator.settings import Settings
     from ling_operator.surroundings import NodeView
@@ -45,6 +46,19 @@ async def _nodes(
     wanted = sorted(({node_name(one, of_slot.get(one.uid, [])) for one in slots} | avoided) - {""})
     bodies = await asyncio.gather(*(kube.get("Node", "", name) for name in wanted))
     return {name: node_view(name, body, leaving_taints) for name, body in zip(wanted, bodies, strict=True)}
+
+
+async def _devices(kube: Verbs, spec: LingDeploymentSpec | None, pods: Iterable[PodView]) -> Mapping[str, int] | None:
+    """What nodes have of the devices that are asked for; looked up only while a pod finds no place."""
+    if spec is None or not any(one.unschedulable for one in pods):
+        return None
+    gpu = spec.part.gpu
+    if gpu.plugged:
+        return inventory.pluggable(await kube.list("Node", ""), gpu.resource)
+    if gpu.claimed:
+        device_class = await kube.get("DeviceClass", "", gpu.device_class)
+        return inventory.claimable(device_class, await kube.list("ResourceSlice", ""))
+    return None
 
 
 async def observe(kube: Verbs, namespace: str, name: str, settings: Settings, now: float) -> Observed | None:
@@ -86,6 +100,7 @@ async def observe(kube: Verbs, namespace: str, name: str, settings: Settings, no
         service=service,
         agents=ready_agents(agents),
         claims=tuple(claim_view(item) for item in claims),
+        devices=await _devices(kube, spec, pod_views),
         nodes=await _nodes(kube, slot_views, pod_views, settings.leaving_taints),
         budgets=dict(zip(builders.budget_names(name), budgets, strict=True)),
         now=now,

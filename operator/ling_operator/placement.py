@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ling_operator.checkpods import can_check
 from ling_operator.room import could_hold, needs, waits_for_room
+from ling_operator.verdicts import too_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -191,7 +192,8 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
     misfits = [one for one in others if standings[one.name] is Standing.MISFIT and one.name not in goes]
     if _without_room(good, engines_too=bool(aim.only), now=now):
         asked = needs(aim.memory, aim.gpu, aim.part)
-        helps = [one for one in misfits if not one.serving or could_hold(one.node, asked)]
+        few = too_few(aim.gpu, observed.devices) if aim.gpu == spec.part.gpu else None
+        helps = [one for one in misfits if not few and (not one.serving or could_hold(one.node, asked))]
         terminating = [one.name for one in observed.slots if one.owned and one.deleting]
         first = min(helps, key=_order, default=None)
         if terminating:
@@ -202,6 +204,8 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
                 goes[first.name] = (first, said)
             else:
                 said, checking = f"{said}, once revision {aim.revision} has passed its check", first
+        elif few is not None:
+            said = few[1]
         elif misfits:
             said = (
                 f"a new slot is larger than what {misfits[0].slot.status.node} has for pods, so none is released for it"

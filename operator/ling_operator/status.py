@@ -227,7 +227,7 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         _progressing(observed, plan),
         _update(facts, rollout),
         _cached(facts),
-        gpu_allocated(facts),
+        gpu_allocated(facts, observed.spec.part.gpu if observed.spec else None, observed.devices),
         standby_ready(facts),
         slo_met(observed.spec.slo, performance) if observed.spec else None,
         _degraded(observed, plan),

@@ -149,6 +149,7 @@ class Observed:
     agents: frozenset[str] = frozenset()  # nodes with an agent that is Ready
     claims: tuple[ClaimView, ...] = ()
     nodes: Mapping[str, NodeView] = field(default_factory=dict)  # those on which pods of ours are or were
+    devices: Mapping[str, int] | None = None  # by node, at most, for the wanted `gpu`; None: nobody asked, or unknown
     now: float = 0.0  # when it was looked at, in seconds since the epoch
     watched_since: float = 0.0  # since when somebody has been looking without a break, the same
     budgets: Mapping[str, Object | None] = field(default_factory=dict)  # the PodDisruptionBudgets by name

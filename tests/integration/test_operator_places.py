@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,56 @@ def test_recreate_without_room_releases_the_old_slot_first_and_says_so() -> None
         world.kube.tick()
         told.add(next(one["message"] for one in world.status()["conditions"] if one["type"] == "Progressing"))
     assert any("no room for a new slot beside the old: tiny-0 is released first" in text for text in told)
+    as_wanted(world, 1)
+
+
+def told(world: World, kind: str) -> str:
+    return next(one["message"] for one in world.status()["conditions"] if one["type"] == kind)
+
+
+@pytest.mark.parametrize("late", [pytest.param(False, id="at once"), pytest.param(True, id="by the watches")])
+@pytest.mark.parametrize(
+    ("devices", "taken", "reason", "words"),
+    [
+        pytest.param(
+            1, False, "NoNodeLargeEnough", "no node has 2 devices of device class gpu.example.com", id="small"
+        ),
+        pytest.param(0, False, "NoDevices", "is the driver running", id="no driver"),
+        pytest.param(2, True, "InsufficientCapacity", "cannot allocate all claims", id="others have them"),
+    ],
+)
+def test_too_few_devices_are_told_from_devices_that_others_have(
+    devices: int, taken: bool, reason: str, words: str, late: bool
+) -> None:
+    world = World(2, late=late)
+    for machine in world.kube.machines.values():
+        machine.devices = devices
+    if taken:
+        world.kube.taken_by_others = dict.fromkeys(world.kube.machines, devices)
+    if late:
+        asyncio.run(world.mirror.sync())
+    world.kube.put_deployment("tiny", spec(gpu={**CLAIM, "count": 2}))
+    world.settle()
+    world.look()
+    assert world.condition("GPUAllocated") == ("False", reason)
+    assert words in told(world, "GPUAllocated")
+    for machine in world.kube.machines.values():
+        machine.devices = 2
+    world.kube.taken_by_others = {}
+    world.settle()
+    as_wanted(world, 1)
+    assert world.condition("GPUAllocated") == ("True", "Allocated")
+
+
+def test_a_slot_is_not_released_for_more_devices_than_any_node_has() -> None:
+    world = started(gpu=CLAIM)
+    world.kube.put_deployment("tiny", spec(gpu={**CLAIM, "count": 2}))
+    served_through(world, 30)  # 15 s: longer than room is waited for
+    assert world.condition("GPUAllocated") == ("False", "NoNodeLargeEnough")
+    served_through(world, 30)
+    assert world.condition("Progressing") == ("False", "ProgressDeadlineExceeded")
+    world.kube.put_deployment("tiny", spec(gpu=CLAIM))
+    served_through(world)
     as_wanted(world, 1)
 
 

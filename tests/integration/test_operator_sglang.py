@@ -21,6 +21,8 @@ def on_gpus(gpu: dict[str, Any] = CLAIM, **engine: Any) -> dict[str, Any]:
 
 def started(nodes: int = 1, gpu: dict[str, Any] = CLAIM) -> World:
     world = World(nodes)
+    for machine in world.kube.machines.values():
+        machine.devices = 4
     world.kube.put_deployment("tiny", on_gpus(gpu))
     world.settle()
     return world
@@ -69,6 +71,8 @@ def test_an_edit_of_where_slots_may_be_makes_a_new_slot_first() -> None:
 
 def test_a_change_of_runtime_that_never_serves_is_given_up_and_what_served_goes_on() -> None:
     world = serving(nodes=2)
+    for machine in world.kube.machines.values():
+        machine.devices = 4
     (before,) = world.kube.of_kind("LingSlot")
     world.kube.put_deployment("tiny", on_gpus(image="missing:1"))
     for _ in range(120):

@@ -30,6 +30,12 @@ def controller(body: Object) -> str:
     return next((one["uid"] for one in owners if one.get("controller")), "")
 
 
+def device_class(name: str) -> Object:
+    selectors = [{"cel": {"expression": "device.driver == 'test.example.com'"}}]
+    meta = {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"metadata": meta, "spec": {"selectors": selectors}}
+
+
 class Died(BaseException):
     """The operator ended hard right after a write."""
 
@@ -57,6 +63,7 @@ class FakeKube:
         self.agents: dict[str, Slot] = {}
         self.created: list[tuple[str, str]] = []
         self.agent_ready = True
+        self.taken_by_others: dict[str, int] = {}  # devices of a node that somebody else's claims have
         self.writes = 0
         self.die_after = 0
         self._uids = itertools.count(1)
@@ -80,11 +87,17 @@ class FakeKube:
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         if kind == "Node":
             return self.node(name)
+        if kind == "DeviceClass":
+            return device_class(name) if name in CLASSES else None
         return self.objects.get((kind, name))
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
         if namespace == AGENT_NAMESPACE:
             return [self.agent_pod(name) for name in self.machines]
+        if kind == "Node":
+            return [node for name in self.machines if (node := self.node(name)) is not None]
+        if kind == "ResourceSlice":
+            return [self.slice(name) for name in self.machines]
         label, _, value = selector.partition("=")
         return [one for one in self.of_kind(kind) if one["metadata"]["labels"].get(label) == value]
 
@@ -176,6 +189,13 @@ class FakeKube:
             "spec": {"nodeName": node},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
         }
+
+    def slice(self, name: str) -> Object:
+        """The devices of a node, as its DRA driver publishes them."""
+        devices = [{"name": f"device-{number:02d}"} for number in range(self.machines[name].devices)]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "test.example.com", "nodeName": name, "pool": pool, "devices": devices}
+        return {"metadata": {"name": f"{name}-slice", "uid": f"uid-{name}-slice", "resourceVersion": "1"}, "spec": spec}
 
     def node(self, name: str) -> Object | None:
         machine = self.machines.get(name)
@@ -279,8 +299,9 @@ class FakeKube:
         if found["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] not in CLASSES:
             return False
         pool = _pool(found)
-        taken = sum(_pool(one) == node for one in self.of_kind("ResourceClaim"))
-        return pool == node or (not pool and taken < self.machines[node].devices)
+        taken = self.taken_by_others.get(node, 0)
+        taken += sum(_count(one) for one in self.of_kind("ResourceClaim") if _pool(one) == node)
+        return pool == node or (not pool and taken + _count(found) <= self.machines[node].devices)
 
     def _schedule(self, pod: Object) -> None:
         node = self._node_of(pod)
@@ -397,6 +418,10 @@ def _memory(pod: Object) -> int:
 def _selected(pod: Object, machine: Machine) -> bool:
     """Whether the node has the labels that the pod selects."""
     return (pod["spec"].get("nodeSelector") or {}).items() <= machine.labels.items()
+
+
+def _count(claim: Object) -> int:
+    return int(claim["spec"]["devices"]["requests"][0]["exactly"]["count"])
 
 
 def _pool(claim: Object) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from typing import Any
 
-from tests.support.fake_kube import NAMESPACE, FakeKube, controller
+from tests.support.fake_kube import CLASSES, NAMESPACE, FakeKube, controller, device_class
 
 from ling_operator.kube import Conflict, Missing
 from ling_operator.metrics import Metrics
@@ -64,6 +64,10 @@ def seen_by_watches(kube: FakeKube, kind: str) -> list[dict[str, Any]]:
     """All objects of a kind that have the label by which it is watched, as a watch or a list tells them."""
     if kind == "Node":
         return [node for name in kube.machines if (node := kube.node(name)) is not None]
+    if kind == "ResourceSlice":
+        return [kube.slice(name) for name in kube.machines]
+    if kind == "DeviceClass":
+        return [device_class(name) for name in CLASSES]
     agents = [kube.agent_pod(name) for name in kube.machines] if kind == "Pod" else []
     watched = [one for one in kube.of_kind(kind) if not KINDS[kind] or KINDS[kind] in one["metadata"]["labels"]]
     return [*watched, *agents]

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -90,7 +90,7 @@ class Agent:
         self._status_server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._attention = Attention(monotonic(), QUEUE_LOOK)
-        self._control = Control(self.slots, self.post)
+        self._control = Control(run_dir, self.slots, self.post)
 
     async def start(self) -> None:
         """Opens all sockets. Raises OSError, RuntimeError when a socket cannot be bound."""
@@ -103,7 +103,7 @@ class Agent:
         self._folders.link_agent()
         status = fdpass.listen(self._run_dir / names.STATUS_SOCKET, mode=0o600)
         self._status_server = await asyncio.start_unix_server(self._tell_status, sock=status)
-        await self._control.start(self._run_dir)
+        await self._control.start()
         self._attention.seen(self.now())
         self._look_at_queues()
         LOG.info("event=started run=%s", self._run_dir)
@@ -158,6 +158,8 @@ class Agent:
                 leaves_by = spec.leaves_by if spec is not None else None
                 if leaves_by is not None:
                     leaves_by += self.now() - self._wall()
+                if spec is None:
+                    self._control.forget(name)
                 self.post(name, events.SpecChanged(spec=spec, leaves_by=leaves_by))
 
     def renew_folder(self, device: str) -> Path:
@@ -214,7 +216,8 @@ class Agent:
     def _slot(self, name: str) -> Slot:
         if name not in self.slots:
             least, most = self._recover
-            self.slots[name] = Slot(name=name, since=self.now(), recover_min=least, recover_max=most)
+            slot = Slot(name=name, since=self.now(), recover_min=least, recover_max=most)
+            self.slots[name] = replace(slot, released=self._control.released(name))
         return self.slots[name]
 
     def _count_deaths(self, before: Slot, after: Slot) -> None:

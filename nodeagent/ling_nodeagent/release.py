@@ -1,8 +1,9 @@
 """`ling-nodeagent release`: a slot's memory is given back by hand, and later allowed again.
 
 A descriptor of GPU memory blocks a reset, a driver's removal and MIG changes without showing as a process. Released, a
-slot drains its engines, drops every weight set and starts nothing until it is undone or the agent starts anew; the slot
-pod keeps its claim and its address. The command's side speaks over a socket that only the node's root reaches.
+slot drains its engines, drops every weight set and starts nothing until it is undone; the slot pod keeps its claim and
+its address. A file in the run folder, a tmpfs, remembers it for the next agent: somebody may be at the GPU just then.
+The command's side speaks over a socket that only the node's root reaches.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from ling_api.errors import AgentUnreachable, BadInput
 from . import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from .facts import Slot
 
 LOG = logging.getLogger(__name__)
 SOCKET: Final = "control.sock"
+FILE: Final = "released.json"
 LONGEST: Final = 64 << 10  # bytes of a request
 PATIENCE: Final = 5.0  # seconds for an answer
 PAUSE: Final = 0.2  # seconds between two looks
@@ -35,14 +37,32 @@ PAUSE: Final = 0.2  # seconds between two looks
 class Control:
     """The agent's side: one JSON line in, one out. `post` takes an event into a slot's facts."""
 
-    def __init__(self, slots: Mapping[str, Slot], post: Callable[[str, events.Event], None]) -> None:
+    def __init__(self, run_dir: Path, slots: Mapping[str, Slot], post: Callable[[str, events.Event], None]) -> None:
+        self._run_dir = run_dir
         self._slots = slots
         self._post = post
+        self._released = _read(run_dir / FILE)
         self._server: asyncio.Server | None = None
 
-    async def start(self, run_dir: Path) -> None:
+    def released(self, name: str) -> bool:
+        """Whether the slot was released, by this agent or the one before."""
+        return name in self._released
+
+    def forget(self, name: str) -> None:
+        """The slot is deleted: the next one of its name is another."""
+        self._remember({name}, on=False)
+
+    def _remember(self, names: Iterable[str], *, on: bool) -> None:
+        now = self._released.union(names) if on else self._released.difference(names)
+        if now != self._released:
+            self._released = now
+            new = self._run_dir / f"{FILE}.new"
+            new.write_text(json.dumps(sorted(now)))
+            new.replace(self._run_dir / FILE)
+
+    async def start(self) -> None:
         """Raises OSError."""
-        sock = fdpass.listen(run_dir / SOCKET, mode=0o600)
+        sock = fdpass.listen(self._run_dir / SOCKET, mode=0o600)
         self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=LONGEST)
 
     def stop(self) -> None:
@@ -73,10 +93,22 @@ class Control:
             names = chosen(self._slots, slots, gpus)
         except BadInput as error:
             return {"error": str(error)}
+        self._remember(names, on=bool(on))
         for name in names:
             LOG.warning("event=released slot=%s on=%s", name, bool(on))
             self._post(name, events.Released(on=bool(on)))
         return {"slots": names}
+
+
+def _read(file: Path) -> frozenset[str]:
+    """What the agent before had released; a file that makes no sense counts as none."""
+    try:
+        return frozenset(map(str, json.loads(file.read_text())))
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError, TypeError) as error:
+        LOG.warning("event=released-unknown file=%s error=%s", file, error)
+        return frozenset()
 
 
 def _texts(given: object) -> bool:

@@ -70,10 +70,13 @@ def test_agent_and_keeper_find_each_other_and_outlive_each_other(
             assert get(metrics, "/else")[0] == 404
             write(file, capacity="128Mi")
             wait_for(lambda: known()["capacity"]["total"] == 128 << 20, "the changed file is read")
+            assert main(["release", "--all", "--run-dir", str(run)]) == 0
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == 0
         with python(*serve, env={}, log=log):
             wait_for(lambda: known().get("listener"), "the next agent is given the listener back")
+            assert known()["message"].startswith("released by hand")
+            assert main(["release", "--all", "--undo", "--run-dir", str(run)]) == 0
             write(file, leaving=True)
             keeper.send_signal(signal.SIGTERM)
             assert keeper.wait(60) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.slot_mind import A, Mind
@@ -15,6 +15,9 @@ from ling_nodeagent import events, release
 from ling_nodeagent.engines import hello_event
 from ling_nodeagent.facts import Role
 from ling_nodeagent.status import build_status
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NO_NAMES = {"error": "`slots` and `gpus` are lists of names; both null is all"}
 NO_REQUEST = {"error": "a request is a JSON object with `slots`, `gpus` and `on`"}
@@ -68,15 +71,37 @@ def test_a_released_slot_drains_drops_and_starts_nothing_until_undone() -> None:
     ],
     ids=["all", "one", "GPU", "GPUs", "no GPU", "unknown", "no names", "no list", "half", "no object", "nothing"],
 )
-def test_the_socket_obeys_or_says_what_is_wrong(line: bytes, answer: dict[str, Any], posted: list[Any]) -> None:
+def test_the_socket_obeys_or_says_what_is_wrong(
+    tmp_path: Path, line: bytes, answer: dict[str, Any], posted: list[Any]
+) -> None:
     seen: list[Any] = []
     control = release.Control(
+        tmp_path,
         {"a/y": replace(Mind().slot, gpus=("GPU-00aa", "GPU-00ab")), "a/x": Mind().slot},
         lambda name, event: seen.append((name, event.on)),
     )
     assert control.obey(line) == answer
     assert seen == posted
     json.dumps(answer)
+
+
+def test_the_next_agent_knows_what_was_released_until_it_is_undone_or_the_slot_is_deleted(tmp_path: Path) -> None:
+    slots = {name: Mind().slot for name in ("a/x", "a/y", "a/z")}
+
+    def control() -> release.Control:
+        return release.Control(tmp_path, slots, lambda name, event: None)
+
+    def known() -> list[str]:
+        return [name for name in slots if control().released(name)]
+
+    now = control()
+    now.obey(b'{"slots": null, "gpus": null, "on": true}')
+    assert known() == ["a/x", "a/y", "a/z"]
+    now.obey(b'{"slots": ["a/x"], "gpus": null, "on": false}')
+    now.forget("a/y")
+    assert known() == ["a/z"]
+    (tmp_path / release.FILE).write_text("7")
+    assert known() == []
 
 
 def test_a_slot_keeps_the_gpus_that_its_engines_named_while_none_is_connected() -> None:

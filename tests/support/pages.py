@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGES: Final = sorted((ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")))
 MARK: Final = "parsed-only:"
-OURS: Final = frozenset({"ling-engine", "ling-nodeagent", "ling-operator"})
+OURS: Final = frozenset({"ling-engine", "ling-nodeagent", "ling-operator", "ling-bench"})
 PARSED: Final = frozenset({"kubectl", "helm", "make", "python", *OURS})  # and hack/...
 # what the tests' machine does not have, or must not do to it
 ELSEWHERE: Final = frozenset({"git", "docker", "pip", "crictl", "nvidia-smi", "fuser", "dcgmi"})

@@ -40,6 +40,12 @@ class Endpoint:
             return f"{self.family.engine}'s counters in /metrics"
         return "each answer's own count" if self.asks_rounds else None
 
+    def distrust(self) -> None:
+        """Its counters did not move with the warm-up: they are of no use, and it is measured without them."""
+        if self.family is not None:
+            self.server["metrics"] = f"{self.family.engine}, but its counters stand still"
+            self.family, self.asks_rounds = None, self.server.get("engine") == "SGLang"
+
     def ask(self, asked: Protocol, prompt: Prompt) -> tuple[Answer, Rounds | None]:
         """One answer, and what the counters say of it. Raises EndpointFailed."""
         before = self._counts()

@@ -122,7 +122,10 @@ def _warm_up(lanes: Sequence[Lane], asked: Protocol, wishes: RunWishes, say: Cal
     for number in range(wishes.warmup):
         for lane in lanes:
             answer, counted = lane.at.ask(asked, lane.work.warmup[number])
-            rounds = counted.rounds if counted is not None else answer.rounds
+            if counted is not None and not counted.tokens:
+                lane.at.distrust()
+                say(f"{lane.at.client.url}: its counters stand still and are left aside")
+            rounds = answer.rounds if counted is None else counted.rounds
             if rounds and wishes.acceptance is None:
                 raise BadInput(
                     f"{lane.at.client.url} drafts tokens: say --acceptance real, simulated or predictable; "

@@ -117,6 +117,14 @@ def test_an_endpoint_without_counters_is_measured_and_it_says_so(
     assert "accept length not known" in capsys.readouterr().out
 
 
+def test_counters_that_stand_still_are_left_aside_and_it_says_so(at: Endpoint, tmp_path: Path) -> None:
+    at.stands_still = True
+    code, found = run(at, tmp_path)
+    assert (code, found["verdict"]) == (0, "ok")
+    assert found["sides"][0]["server"]["metrics"] == "Ling, but its counters stand still"
+    assert found["sides"][0]["rounds_from"] is None
+
+
 def test_sglang_without_metrics_is_asked_for_rounds_with_each_answer(at: Endpoint, tmp_path: Path) -> None:
     at.metrics = False
     at.server_info = {"launch_command": "sglang", "version": "0.5.23", "speculative_algorithm": "EAGLE",

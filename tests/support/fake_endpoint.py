@@ -23,6 +23,7 @@ class Endpoint:
     gap: float = 0.0
     usage: dict[str, Any] = field(default_factory=dict)  # beside the counts
     metrics: bool = True
+    stands_still: bool = False  # its counters
     others: int = 0  # tokens that somebody else gets meanwhile
     restarts_at: int = 0  # that request's answer comes from a server that has counted nothing yet
     fails_at: int = 0  # that request ends with an error in its stream
@@ -46,6 +47,8 @@ class Endpoint:
     def count(self, tokens: int, rounds: int) -> None:
         if len(self.bodies) == self.restarts_at:
             self.tokens = self.rounds = self.given = 0
+        if self.stands_still:
+            return
         self.tokens += tokens + self.others
         self.rounds += rounds
         self.given += tokens - 1

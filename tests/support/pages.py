@@ -25,6 +25,7 @@ ELSEWHERE: Final = frozenset({"git", "docker", "pip", "crictl", "nvidia-smi", "f
 SHELL: Final = frozenset({"for", "done", "cd", "."})
 _FENCE: Final = re.compile(r"^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
 _ENDS: Final = re.compile(r"\s(?:\||&&)\s|;\s|\n")
+_COMMENT: Final = re.compile(r"(?:^|\s)# .*$", re.MULTILINE)
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]+=\S*$")
 
 
@@ -64,9 +65,9 @@ def known(program: str) -> bool:
 
 def commands(text: str) -> Iterator[list[str]]:
     """The simple commands of a shell text, without what is assigned before them."""
-    for part in _ENDS.split(text.replace("\\\n", " ")):
+    for part in _ENDS.split(_COMMENT.sub("", text.replace("\\\n", " "))):
         try:
-            words = shlex.split(part, comments=True)
+            words = shlex.split(part)
         except ValueError:  # prose with an apostrophe
             continue
         while words and (_ASSIGNED.match(words[0]) or words[0] == "do"):

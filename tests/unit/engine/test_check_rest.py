@@ -52,6 +52,13 @@ def test_who_filled_the_set_has_read_it_all(attached: Attached) -> None:
         attach.check_rest(replace(spoiled(attached, chunk), filled=True), threading.Event())
 
 
+def test_a_set_on_a_device_was_read_whole_before_serving(attached: Attached) -> None:
+    """So nothing of it is read beside an engine that serves: SGLang's ranks need no turns for it."""
+    for chunk in range(CHUNKS):
+        one = spoiled(attached, chunk)
+        attach.check_rest(replace(one, manifest=replace(one.manifest, kind="cuda")), threading.Event())
+
+
 def test_it_ends_with_the_server(attached: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "_PAUSE_S", 20.0)
     ending = threading.Event()

@@ -121,9 +121,15 @@ def _surplus(slots: Sequence[SlotFacts], wanted: int, why: str) -> Iterator[tupl
         yield facts, why
 
 
-def _over(facts: SlotFacts, standing: Standing, timeout: int, now: float) -> str:
-    """Why a slot goes even though nobody can serve for it, "" if it stays."""
-    if standing is Standing.LEAVING and now - facts.leaving_since >= timeout:
+def _over(facts: SlotFacts, standing: Standing, spec: LingDeploymentSpec, now: float) -> str:
+    """Why a slot goes even though nobody can serve for it, "" if it stays.
+
+    When the time of a node is over, evictions are let through; what serves and is evicted by nobody stays: a node may
+    be cordoned only to be looked at.
+    """
+    timeout = spec.replacement_timeout_seconds
+    over = standing is Standing.LEAVING and now - facts.leaving_since >= timeout
+    if over and facts.let_go(spec.hold_seconds, now):
         return f"its node is being drained, and no replacement served within {timeout} s"
     if standing is Standing.DEAD and facts.node is not None and not facts.node.exists:
         return "its node is gone"
@@ -153,7 +159,7 @@ def _going(
     still = max(0, spec.replicas - sum(one.reachable for one in good))
     yield from ((one, WHY[standings[one.name]]) for one, _ in _surplus(rest, still, ""))
     for one in rest:
-        why = _over(one, standings[one.name], spec.replacement_timeout_seconds, now)
+        why = _over(one, standings[one.name], spec, now)
         if why:
             yield one, why
 

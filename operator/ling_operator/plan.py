@@ -19,7 +19,7 @@ from ling_operator.placement import NO_ROOM_AFTER, STARVED_AFTER, Aim, Placement
 from ling_operator.refusals import still_due
 from ling_operator.rollout import Rollout, deadline_of, rollout_of, targets_of
 from ling_operator.slotfacts import SlotFacts, facts_of
-from ling_operator.slotsteps import ADMISSION_PAUSE, Task, label_steps, slot_steps, unserved_since
+from ling_operator.slotsteps import ADMISSION_PAUSE, Task, label_steps, slot_steps
 from ling_operator.surroundings import owner_uid
 
 if TYPE_CHECKING:
@@ -240,11 +240,13 @@ def _moments(
     if rollout.progress is not None and not rollout.given_up:
         yield deadline_of(observed, rollout.progress, spec.progress_deadline_seconds)
     for one in facts:
-        since = unserved_since(one)
+        since = one.unserved_since
         if since is not None and one.slot_pod is not None and one.slot_pod.serving:
             yield since + spec.hold_seconds
         if one.leaving:
             yield one.leaving_since + spec.replacement_timeout_seconds
+            if since is not None:
+                yield since + spec.hold_seconds
         for pod in one.pods:
             if pod.terminal:
                 yield pod.created + ADMISSION_PAUSE

@@ -34,6 +34,11 @@ _MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # t
 _SHM: Final = "/dev/shm"  # noqa: S108 - where every libc looks for it
 _SHARED: Final = {"name": "shm", "emptyDir": {"medium": "Memory"}}  # NCCL's; a container has 64 MiB by itself
 _COMPILED: Final = {"name": "jit", "emptyDir": {"sizeLimit": "4Gi"}}  # kernels that the runtime compiles
+# a node that is cut off may come back, its engines serving all along; when another slot serves, the operator acts
+_STAYS: Final = tuple(
+    {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute"}
+    for why in ("not-ready", "unreachable")
+)
 _CORDONED: Final = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -103,9 +108,7 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
         **devices.pod_claims(slot.name, slot.spec.gpu),
         **slot.spec.place.to_dict(),
     }
-    tolerations = [*([dict(_CORDONED)] if node else []), *_tolerations(slot)]
-    if tolerations:
-        spec["tolerations"] = tolerations
+    spec["tolerations"] = [*([dict(_CORDONED)] if node else []), *_tolerations(slot)]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -121,7 +124,8 @@ def build_slot_pod(observed: Observed, slot: SlotView, images: Images, node: str
 
 
 def _tolerations(slot: SlotView) -> list[dict[str, str]]:
-    return [*devices.pod_tolerations(slot.spec.gpu), *(dict(one) for one in slot.spec.place.tolerations)]
+    own = [*devices.pod_tolerations(slot.spec.gpu), *(dict(one) for one in slot.spec.place.tolerations)]
+    return [*(dict(one) for one in _STAYS), *own]
 
 
 def model_path(part: EnginePart) -> str:

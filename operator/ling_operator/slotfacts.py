@@ -110,6 +110,21 @@ class SlotFacts:
         return self.node is not None and bool(self.node.leaving)
 
     @property
+    def unserved_since(self) -> float | None:
+        """When it stopped serving; None while it serves or before anybody said so."""
+        condition = self.slot.status.condition(names.SERVING)
+        if condition is None:
+            return None
+        return self.silent_since if condition.true else seconds(condition.last_transition_time)
+
+    def let_go(self, hold: float, now: float) -> bool:
+        """Nothing is lost with it: nobody has answered for `hold` seconds, or ever, or its slot pod was evicted."""
+        pod, since = self.slot_pod, self.unserved_since
+        if pod is None or not pod.live:
+            return True
+        return not self.serving and (since is None or now - since >= hold)
+
+    @property
     def recovering(self) -> bool:
         """A new agent does not know the roles of all engines yet."""
         return self.slot.status.is_true(names.RECOVERING)

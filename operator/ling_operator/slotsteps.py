@@ -15,7 +15,6 @@ from ling_operator import builders, checkpods, pods
 from ling_operator.actions import Apply, Create, Delete, Label, Step
 from ling_operator.placement import Standing
 from ling_operator.rollout import failed_check, wish_failed
-from ling_operator.surroundings import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,22 +100,12 @@ def _pod_steps(observed: Observed, facts: SlotFacts, images: Images) -> Iterator
             yield Create(kind="Pod", body=body, why="the slot has no slot pod")
 
 
-def unserved_since(facts: SlotFacts) -> float | None:
-    """When the slot stopped serving; None while it serves or before anybody said so."""
-    condition = facts.slot.status.condition(names.SERVING)
-    if condition is None:
-        return None
-    if condition.true:
-        return facts.silent_since
-    return seconds(condition.last_transition_time)
-
-
 def label_steps(facts: SlotFacts, hold: int, others_serve: bool, now: float) -> Iterator[Step]:
     """Into the Service, or out of it; a spare slot never is in it."""
     pod = facts.slot_pod
     if pod is None or pod.terminal or facts.slot.spec.spare:
         return
-    since = unserved_since(facts)
+    since = facts.unserved_since
     too_long = since is not None and now - since >= hold
 
     def label(value: str | None, why: str) -> Label:

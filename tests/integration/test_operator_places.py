@@ -60,6 +60,11 @@ def test_on_the_only_node_a_slot_stays_until_the_time_is_over_and_comes_back() -
     leave(world, "node-1")
     served_through(world, 40)  # 20 s
     world.kube.now += 20
+    served_through(world)  # the time is over, and nobody evicts it: a cordon alone takes nothing away
+    assert slots(world) == ["tiny-0", "tiny-1"]
+    for name in world.pods():
+        if name.startswith("tiny-0"):
+            world.kube.remove("Pod", name)  # now somebody drains
     world.settle()
     assert world.kube.serving() == []
     assert slots(world) == ["tiny-1"]

@@ -229,7 +229,16 @@ def test_slot_pod_and_engine_pod_may_be_at_the_same_places() -> None:
         if key != "tolerations":
             assert slot[key] == engine[key] == value
     taints = {one["key"] for one in slot["tolerations"]}
-    assert taints == {"pool", "nvidia.com/gpu"} < {one["key"] for one in engine["tolerations"]}
+    cut_off = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    assert taints == {"pool", "nvidia.com/gpu", *cut_off} < {one["key"] for one in engine["tolerations"]}
+
+
+@pytest.mark.parametrize("name", ["slot-pod", "engine-pod-host", "slot-pod-on-gpus", "engine-pod-sglang"])
+def test_a_node_that_is_cut_off_for_long_takes_nothing_with_it(name: str) -> None:
+    """Without a toleration of one's own the API server adds one that ends after five minutes."""
+    found = [one for one in BUILT[name]["spec"]["tolerations"] if one.get("effect") == "NoExecute"]
+    assert {one["key"] for one in found} == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    assert not any("tolerationSeconds" in one for one in found)
 
 
 def test_a_label_of_the_user_never_takes_the_place_of_the_operators() -> None:

@@ -47,13 +47,14 @@ def ask(port: int, prompt: Sequence[int], new: int, *, text: bool = False, timeo
     if text:
         path = "/v1/completions"
         body = {"model": "ling", "prompt": list(prompt), "max_tokens": new, "temperature": 0, "stream": True}
-    began, times, last, pieces = time.monotonic(), [], {}, []
+    began, times, last, pieces, whole = time.monotonic(), [], {}, [], False
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         if answer.status != 200:
             raise Failed(f"HTTP {answer.status}: {answer.read()[:300]!r}")
         while line := answer.readline():
+            whole = whole or line.startswith(b"data: [DONE]")
             if not line.startswith(b"data: {"):
                 continue
             last = json.loads(line[6:])
@@ -61,22 +62,22 @@ def ask(port: int, prompt: Sequence[int], new: int, *, text: bool = False, timeo
                 raise Failed(str(last)[:300])
             times.append(time.monotonic())
             pieces.append(last["choices"][0]["text"] if text and last.get("choices") else "")
-    if not times:
-        raise Failed(f"an answer without a token from port {port}")
+    if not times or not whole:
+        raise Failed(f"an answer of port {port} broke off after {len(times)} pieces")
     meta = last.get("meta_info", {})
     tokens = tuple(pieces) if text else tuple(last["output_ids"])
     return Answer(tokens=tokens, times=tuple(times), began=began, rounds=int(meta.get("spec_verify_ct", 0)))
 
 
-def post(port: int, path: str, body: Any, timeout: float = 300) -> Any:
-    """The JSON of an answer that is not streamed. Raises Failed, OSError."""
+def post(port: int, path: str, body: Any, timeout: float = 300, *, text: bool = False) -> Any:
+    """The JSON (or `text`) of an answer that is not streamed. Raises Failed, OSError."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         data = answer.read()
     if answer.status != 200:
         raise Failed(f"HTTP {answer.status}: {data[:300]!r}")
-    return json.loads(data)
+    return data.decode() if text else json.loads(data)
 
 
 def get(port: int, path: str) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -71,13 +72,16 @@ def deaths(stage: Stage) -> None:
     for who in ("server", "rank", "launcher", "agent", "keeper", "keeper and server", "agent and server"):
         with report.part(f"death of {who}"):
             began = time.monotonic()
-            kill(stage, slot, pod, who)
+            if who == "rank":
+                rank_dies(stage, slot, pod)
+            else:
+                kill(stage, slot, pod, who)
             answer = asked(slot, 32)
+            slot.serves(pod, 60)
             phases = slot.phases(pod)
             ok = answer.tokens == wanted and not any(name.endswith("filling") for name in phases)
             value = f"{answer.times[0] - began:.2f} s to a token"
             report.row(f"death of {who}: attached again, same answer", value, "yes", ok, phases=phases)
-            slot.serves(pod, 60)
     lab.stop(pod)
 
 
@@ -105,8 +109,6 @@ def asked(slot: Slot, new: int) -> Answer:
 
 def kill(stage: Stage, slot: Slot, pod: str, who: str) -> None:
     lab = stage.lab
-    if who == "rank":
-        os.kill(slot.ranks(pod)[0], signal.SIGKILL)
     if who == "launcher":
         lab.stop(pod)
         slot.again(pod)
@@ -120,6 +122,28 @@ def kill(stage: Stage, slot: Slot, pod: str, who: str) -> None:
         slot.kill_server(pod)
 
 
+def rank_dies(stage: Stage, slot: Slot, pod: str) -> None:
+    """SIGKILL of a rank: from the kernel's word on, how soon its server ends, and the agent calls it active no more."""
+    server, rank = slot.server(pod), slot.ranks(pod)[0]
+    watched = {name: os.pidfd_open(pid) for name, pid in (("rank", rank), ("server", server))}
+    gone: dict[str, float] = {}
+    os.kill(rank, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while len(gone) < 3 and time.monotonic() < deadline:
+        ready, _, _ = select.select([fd for name, fd in watched.items() if name not in gone], [], [], 0.001)
+        gone |= {name: time.monotonic() for name, fd in watched.items() if fd in ready}
+        if "agent" not in gone and slot.engine_status(pod).get("role") != "active":
+            gone["agent"] = time.monotonic()
+    for fd in watched.values():
+        os.close(fd)
+    if len(gone) < 3:
+        raise Failed(f"10 s after a rank's SIGKILL only these knew: {sorted(gone)}")
+    began = gone["rank"]
+    for name, goal in (("server", "the server's end"), ("agent", "the agent's word")):
+        took = (gone[name] - began) * 1000
+        stage.report.row(f"a rank's death to {goal}, ms", took, "<= 50", took <= 50)
+
+
 def apart(stage: Stage) -> None:
     """An engine in namespaces of its own and as another user attaches what was filled outside of them."""
     mode = stage.args.closest
@@ -130,6 +154,7 @@ def apart(stage: Stage) -> None:
     wanted = slot.ask(prompts()[0], 32).tokens
     lab.stop(pair.pod)
     subprocess.run(["chmod", "-R", "a+rwX", str(lab.kernels), str(lab.run), str(lab.work)], check=False)
+    kernels = compiled(lab.kernels)
     slot.again(pair.pod, sys.executable, "-m", "benchmarks.gpu.apart", str(_UID))
     lab.until(lambda: "attached" in slot.phases(pair.pod), "the weights to be attached", stage.args.patience, pair.pod)
     phases, pid = slot.phases(pair.pod), slot.server(pair.pod)
@@ -139,12 +164,19 @@ def apart(stage: Stage) -> None:
     ok = all(spaces.values()) and uid == _UID and not any(name.endswith("filling") for name in phases)
     name = "own PID, IPC, network namespaces and another uid"
     stage.report.row(f"{name}: attached", f"uid {uid}", "yes", ok, phases=phases, spaces=spaces)
-    # Kernels may have to be compiled anew: this user's folders are not those of the others.
     slot.serves(pair.pod, stage.args.patience)
     answer = slot.ask(prompts()[0], 32)
     stage.report.row(f"{name}: same answer", answer.tokens[:8], "yes", answer.tokens == wanted,
                      phases=slot.phases(pair.pod))  # fmt: skip
+    new = sorted(compiled(lab.kernels) - kernels)
+    stage.report.row(f"{name}: kernels compiled anew", len(new), "0", not new, new=new[:40])
     lab.stop(pair.pod)
+
+
+def compiled(folder: Path) -> set[str]:
+    """What lies in the folder of compiled kernels."""
+    kinds = {".so", ".cubin", ".o", ".ptx"}
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.suffix in kinds}
 
 
 def end(stage: Stage) -> None:

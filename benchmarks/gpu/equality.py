@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import agreement, parity, smoke
 from .asking import Failed
-from .lab import ROOT, Stock
+from .lab import ROOT, Stock, call
 from .models import zeroed
 from .parity import prompts
 
@@ -33,25 +33,24 @@ def others(stage: Stage) -> None:
 
 
 def stock_cache(stage: Stage) -> None:
-    """SGLang's own weight cache on the same shape: without speculation, then with it."""
+    """SGLang's own weight cache on the same model: without speculation, then with it."""
     lab, report = stage.lab, stage.report
     if lab.runtime != "sglang" or lab.cpu:
         return
     with report.part("stock weight cache"):
-        daemon = [sys.executable, "-m", "sglang.srt.weight_cache.daemon", "--model-path", str(stage.shape)]
-        daemon += ["--trust-remote-code", "--load-format", "dummy", "--attention-backend", "triton", "--gpu-id", "0"]
-        lab.start("stock-cache", *daemon)
-        ready = stage.lab.out / "logs" / "stock-cache.log"
-        lab.until(lambda: "ready" in ready.read_text(errors="replace").lower(), "its daemon", 120, "stock-cache")
-        more = ("--weight-cache-mode", "client", "--load-format", "dummy")
-        one = Stock(lab, "stock-cache-client", stage.shape, "None", *more)
+        called = call(lab, stage.model, "None")  # the same flags as its clients': it compares them
+        daemon = [sys.executable, "-m", "sglang.srt.weight_cache.daemon", *called.argv, "--gpu-id", "0"]
+        lab.start("stock-cache", *daemon, **called.env)
+        lab.until(lambda: "Listening on" in lab.log("stock-cache"), "its daemon", 120, "stock-cache")
+        more = ("--weight-cache-mode", "client")
+        one = Stock(lab, "stock-cache-client", stage.model, "None", *more)
         try:
             one.ready(150)
             report.row("stock weight cache without speculation", f"serves: {one.ask(prompts()[0], 8).tokens}")
         except Failed as error:
             report.row("stock weight cache without speculation", str(error)[:500])
         lab.stop("stock-cache-client")
-        two = Stock(lab, "stock-cache-nextn", stage.shape, "NEXTN", *more)
+        two = Stock(lab, "stock-cache-nextn", stage.model, "NEXTN", *more)
         try:
             two.ready(60)
             report.row("stock weight cache with NEXTN", "serves")

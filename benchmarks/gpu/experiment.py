@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "bench", "")]
 
-from benchmarks.gpu import endurance, equality, smoke, tempo  # noqa: E402
+from benchmarks.gpu import endurance, equality, smoke, switches, tempo  # noqa: E402
 from benchmarks.gpu.asking import Failed  # noqa: E402
 from benchmarks.gpu.lab import MODES, SAFE, Lab, gpu_mib  # noqa: E402
 from benchmarks.gpu.report import Report  # noqa: E402
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
     "models": (equality.models, 200), "equal": (equality.equal, 330), "turns": (tempo.turns, 330),
     "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "restarts": (tempo.restarts, 330),
-    "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (endurance.apart, 120),
+    "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (endurance.apart, 180),
     "others": (equality.others, 260), "driver": (tempo.driver, 120), "wide": (equality.wide, 400),
+    "switches": (switches.switches, 900), "profile": (switches.profile, 200),
 }  # fmt: skip
 
 
@@ -67,16 +68,23 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=4, help="of beside: alone, gated, warming, parked")
     parser.add_argument("--window", type=float, default=6, help="seconds of a window of beside")
+    parser.add_argument("--short", type=int, default=384, help="tokens of an answer of switches")
+    parser.add_argument(
+        "--beside", type=int, default=8, help="engines of switches on the GPU at once, the cookbook's among them"
+    )
+    parser.add_argument("--switches", default="", help="only these of them, by name, besides the cookbook's")
+    parser.add_argument("--tuned", default="", help="a folder of MoE tables, as benchmarks.tune_moe writes it")
     parser.add_argument("--positions", type=int, default=2048)
     parser.add_argument("--closest", default="NEXTN", help="the mode that is looked at from all sides")
     parser.add_argument("--runtime", default="sglang")
+    parser.add_argument("--tp", type=int, default=1, help="ranks of every engine; as many GPUs are wanted")
     parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
     return parser.parse_args()
 
 
 def main() -> int:
     args = arguments()
-    lab = Lab(out=args.out, work=args.work, cpu=args.cpu, runtime=args.runtime)
+    lab = Lab(out=args.out, work=args.work, cpu=args.cpu, runtime=args.runtime, tp=args.tp)
     report = Report(path=args.out / "experiment.json", machine=smoke.machine() | dict(SAFE))
     stage = Stage(lab=lab, report=report, args=args, model=args.models / "cut", shape=args.models / "shape")
     stage.idle_mib = gpu_mib()

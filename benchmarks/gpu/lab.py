@@ -29,7 +29,9 @@ from ling_nodeagent import __main__ as nodeagent
 from .asking import Answer, Failed, ask, get
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ling_engine.sglang.arguments import Arguments
 
 ROOT = Path(__file__).parents[2]
 REVISION = "0123abcd"
@@ -47,6 +49,7 @@ class Lab:
     work: Path
     cpu: bool = False
     runtime: str = "sglang"
+    tp: int = 1
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     slots: dict[str, Slot] = field(default_factory=dict)
     callers: list[str] = field(default_factory=list)
@@ -104,6 +107,13 @@ class Lab:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def send(self, name: str, number: int) -> None:
+        """To the process and all below it."""
+        process = self.processes[name]
+        for pid in (process.pid, *descendants(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def end(self) -> None:
         for name in sorted(self.processes, key=lambda one: one in ("agent",) or one.startswith("keeper")):
             self.stop(name)
@@ -120,9 +130,11 @@ class Lab:
             time.sleep(0.02)
         return found
 
+    def log(self, name: str) -> str:
+        return (self.out / "logs" / f"{name}.log").read_text(errors="replace")
+
     def tail(self, name: str, size: int = 300) -> str:
-        text = (self.out / "logs" / f"{name}.log").read_text(errors="replace")
-        return " ".join(text[-size:].split())
+        return " ".join(self.log(name)[-size:].split())
 
     # slots
 
@@ -208,7 +220,7 @@ class Slot:
         flags += ["--probe-port", "0", "--grace-seconds", "5", "--served-model-name", "ling"]
         flags += ["--runtime", self.lab.runtime, "--context-length", str(CONTEXT), "--decoding", mode]
         if self.lab.runtime == "sglang":
-            flags += ["--concurrency", "1"]
+            flags += ["--concurrency", "1", "--tp", str(self.lab.tp)]
         self.flags[pod] = [*flags, *more]
         self.again(pod, **env)
 
@@ -259,7 +271,7 @@ class Slot:
         return ask(self.port, prompt, new, text=self.lab.runtime == "reference")
 
 
-def settings(model: Path, mode: str, policy: str = OFF) -> ModelSettings:
+def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1) -> ModelSettings:
     decoding = {
         "None": Decoding(),
         "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=6),
@@ -267,20 +279,36 @@ def settings(model: Path, mode: str, policy: str = OFF) -> ModelSettings:
     }[mode]
     return ModelSettings(
         path=model, revision="", context_length=CONTEXT, max_queue=64, served_name="ling", decoding=decoding,
-        concurrency=1, weight_cache=policy,
+        concurrency=1, weight_cache=policy, tp=tp,
     )  # fmt: skip
+
+
+def call(lab: Lab, model: Path, mode: str) -> Arguments:
+    """How our recipe calls SGLang."""
+    capability = None if lab.cpu else (9, 0)
+    return describe.command(settings(model, mode, tp=lab.tp), describe.Device(capability=capability))[1]
 
 
 class Stock:
     """SGLang as it comes, with the same flags, loading from disk."""
 
-    def __init__(self, lab: Lab, name: str, model: Path, mode: str, *more: str, **env: str) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        name: str,
+        model: Path,
+        mode: str,
+        *more: str,
+        argv: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`argv`: another call than our recipe's, whose environment is then `env` alone."""
         self.lab, self.name, self.port = lab, name, free_port()
-        capability = None if lab.cpu else (9, 0)
-        _, called = describe.command(settings(model, mode), describe.Device(capability=capability))
-        argv = (*called.argv, "--host", "127.0.0.1", "--port", str(self.port), *more)
+        called = call(lab, model, mode)
+        found = {} if argv else called.env
+        argv = (*(argv or called.argv), "--host", "127.0.0.1", "--port", str(self.port), *more)
         self.began = time.monotonic()
-        lab.start(name, sys.executable, "-m", "sglang.launch_server", *argv, **{**called.env, **env})
+        lab.start(name, sys.executable, "-m", "sglang.launch_server", *argv, **{**found, **(env or {})})
 
     def ready(self, seconds: float) -> float:
         """Seconds from the start to /ready."""
@@ -289,6 +317,13 @@ class Stock:
 
     def ask(self, prompt: Sequence[int], new: int) -> Answer:
         return ask(self.port, prompt, new)
+
+    def pause(self) -> None:
+        """An idle engine polls, which costs a core; a stopped one costs nothing but memory."""
+        self.lab.send(self.name, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.lab.send(self.name, signal.SIGCONT)
 
     def stop(self) -> None:
         self.lab.stop(self.name)
@@ -319,9 +354,9 @@ def command(pid: int) -> str:
 
 
 def gpu_mib() -> int:
-    """MiB that are used on the first GPU, by whomever; 0 without a GPU."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    """MiB that are used on all GPUs, by whomever; 0 without a GPU."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return sum(map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
     except (OSError, subprocess.CalledProcessError):
         return 0

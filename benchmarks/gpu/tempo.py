@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -84,7 +85,9 @@ def stock_alone(stage: Stage, mode: str) -> None:
     stock = Stock(stage.lab, f"stock-alone-{mode}".lower(), stage.model, mode)
     ready = stock.ready(stage.args.patience)
     first = stock.ask(prompts()[0], 1).times[0] - stock.began
-    stage.report.row(f"{mode} stock start to ready and to first token", [round(ready, 1), round(first, 1)])
+    told = re.findall(r"Engine startup timings \(s\): (.*)", stage.lab.log(stock.name))
+    said = [round(ready, 1), round(first, 1)]
+    stage.report.row(f"{mode} stock start to ready and to first token, bytecode there", said, phases=told)
     stock.stop()
 
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("SGLANG_RAGGED_VERIFY_MODE", "static")
 
+from benchmarks.gpu import switch_table
 from sglang.srt import runtime_context
+from sglang.srt.environ import envs
 from tests.support import flash
 
 from ling_api.errors import BadInput
@@ -43,6 +45,7 @@ _TOLD = (
     "disable_overlap_schedule", "linear_replayssm_cache_len", "max_mamba_cache_size", "max_total_tokens",
     "mem_fraction_static", "disable_shared_experts_fusion", "mamba_ssm_dtype",
 )  # fmt: skip
+_ASKS_THE_GPU = "Found no NVIDIA driver"  # how far a choice that only the GPU can allow gets here
 _DECODING: dict[str, dict[str, Any]] = {"None": {}, "NEXTN": {"num_steps": 5, "num_draft_tokens": 6}, "DSPARK": {}}
 
 
@@ -86,6 +89,36 @@ def resolved(argv: list[str], family: Family, env: dict[str, str]) -> dict[str, 
     return {name: found.resolved[name] for name in _TOLD}
 
 
+def trials(folder: Path, shape: Any, algorithm: str, decoding: dict[str, Any]) -> list[switch_table.Call]:
+    """How the benchmark of SGLang's switches calls it, on one rank and on two."""
+    found = {}
+    for tp in (1, 2):
+        one = wishes.Wishes(
+            path=str(folder), served_name="ling", context_length=4096, algorithm=algorithm, tp=tp, concurrency=1,
+            draft=str(folder / "dspark") if algorithm == "DSPARK" else "", **decoding,
+        )  # fmt: skip
+        called = arguments.command_line(one, shape, Family.HOPPER)
+        found |= {call.name: call for call in switch_table.calls(algorithm, tp, called.argv, called.env)}
+    return list(found.values())
+
+
+def tried(call: switch_table.Call) -> str:
+    """What keeps SGLang from being called so; "" = nothing."""
+    unknown = [name for name in call.env if name.startswith("SGLANG_") and not hasattr(envs, name)]
+    facts = {
+        name: value
+        for name, value in _FACTS[Family.HOPPER].items()
+        if name in runtime_context._PLATFORM_PROBES or name in runtime_context._PLATFORM_VALUES
+    }
+    with runtime_context.override_platform(**facts), contextlib.redirect_stderr(sys.stdout):
+        try:
+            resolution.resolve([*call.argv, "--skip-tokenizer-init"])
+        except BadInput as error:
+            if _ASKS_THE_GPU not in str(error):
+                return str(error)
+    return f"unknown variables: {unknown}" if unknown else ""
+
+
 def main() -> None:
     folders = write(Path(sys.argv[1]))
     shapes = {name: shape_of(flash.target(**({"quantization_config": flash.FP8} if name else {})), flash.draft())
@@ -109,6 +142,11 @@ def main() -> None:
             found[name] = resolved([*called.argv, *more], Family.HOPPER, called.env)
         except BadInput as error:
             found[name] = {"error": str(error)}
+    found["trials"] = {
+        f"{algorithm} {call.name}": tried(call)
+        for algorithm, decoding in _DECODING.items()
+        for call in trials(folders[""], shapes[""], algorithm, decoding)
+    }
     import torch
 
     found["cuda initialised"] = torch.cuda.is_initialized()

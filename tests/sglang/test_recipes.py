@@ -30,6 +30,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+def test_every_switch_of_the_benchmark_is_one_of_sglangs(table: dict[str, Any]) -> None:
+    assert {name: said for name, said in table["trials"].items() if said} == {}
+    assert {"NEXTN cookbook", "NEXTN recipe", "NEXTN all", "NEXTN bf16 router", "None all-reduce in one stage"} <= set(
+        table["trials"]
+    )
+
+
 def test_every_recipe_is_accepted_and_allowed(table: dict[str, Any]) -> None:
     rows = {name: row for name, row in table.items() if name.startswith(("hopper", "blackwell"))}
     assert len(rows) == 36

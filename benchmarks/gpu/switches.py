@@ -1,0 +1,211 @@
+"""The parts that look for time: every switch against the cookbook's call, a decode step's profile, the bandwidth floor.
+
+Engines of one mode stand side by side, all but the one that is asked stopped (SIGSTOP), so that none polls beside it.
+Round by round each answers once, the order changing; a switch's steps are compared with the cookbook's of that round.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ling_bench import intervals
+from ling_engine.reference.config import load_keys
+from ling_engine.sglang.shape import shape_of
+from ling_engine.sglang.sizes import set_bytes
+
+from . import switch_table, ties, trace
+from .asking import Failed, post
+from .lab import Stock, call
+from .parity import first_difference, prompts
+
+if TYPE_CHECKING:
+    from ling_engine.sglang.shape import Shape
+
+    from .asking import Answer
+    from .stage import Stage
+    from .switch_table import Call
+
+PEAK = 4.8e12  # bytes/s of an H200's memory, as its maker says; a checksum pass read 4.5e12
+_PROMPT, _ALIKE = 512, 64  # tokens of the prompt; of the first answers that are compared
+_STEPS = 40  # of a profile
+
+
+def switches(stage: Stage) -> None:
+    """A row for each switch, and switches.md."""
+    stage.drop_stock()
+    stage.drop_ours()
+    rows: list[Any] = []
+    for mode in stage.modes:
+        with stage.report.part(f"{mode} switches"):
+            rows += one_mode(stage, mode)
+            (stage.lab.out / "switches.md").write_text(switch_table.table(rows))
+
+
+def one_mode(stage: Stage, mode: str) -> list[Any]:
+    args = stage.args
+    called = call(stage.lab, stage.model, mode)
+    wanted = switch_table.calls(mode, stage.lab.tp, called.argv, called.env, args.tuned)
+    base, rest, rows = wanted[0], wanted[1:], list[Any]()
+    if args.switches:
+        rest = [one for one in rest if one.name in args.switches.split(",")]
+    first = started(stage, mode, [base])
+    if not first:
+        raise Failed("the cookbook's call does not start: nothing to compare with")
+    for at in range(0, len(rest), args.beside - 1):
+        others = started(stage, mode, rest[at : at + args.beside - 1])
+        rows += compared(stage, mode, {**first, **others})
+        for engine in others.values():
+            engine.stop()
+    first[base.name].stop()
+    return rows
+
+
+def started(stage: Stage, mode: str, calls: list[Call]) -> dict[str, Stock]:
+    """Those that start, each stopped (SIGSTOP) when it has answered once."""
+
+    def start(one: Call) -> tuple[str, Stock] | None:
+        name = "switch-" + "".join(c if c.isalnum() else "-" for c in f"{mode}-{one.name}".lower())
+        engine = Stock(stage.lab, name, stage.model, mode, argv=one.argv, env=one.env)
+        try:
+            engine.ready(stage.args.patience)
+            engine.ask(prompts()[0][:64], 32)
+            engine.pause()
+        except (Failed, OSError) as error:
+            stage.report.row(f"{mode} {one.name}: does not run", " ".join(str(error).split())[-400:])
+            engine.stop()
+            return None
+        return one.name, engine
+
+    with ThreadPoolExecutor(max(len(calls), 1)) as pool:
+        return dict(found for found in pool.map(start, calls) if found)
+
+
+def compared(stage: Stage, mode: str, engines: dict[str, Stock]) -> list[Any]:
+    """Step times in ms of rounds: {switch: [one a round]}, as rows."""
+    names, steps = list(engines), {name: list[float]() for name in engines}
+    alike: dict[str, Answer] = {}
+    for number in range(stage.args.pairs + 1):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            answer = asked(engines[name], stage.args.short)
+            if number:
+                steps[name].append(answer.tpot * answer.accept * 1000)
+            else:
+                alike[name] = answer  # a first round warms up
+    return [told(stage, mode, name, steps, alike, engines) for name in names if name != "cookbook"]
+
+
+def asked(engine: Stock, new: int) -> Answer:
+    engine.resume()
+    try:
+        long = prompts()[-1]
+        return engine.ask((long * (_PROMPT // len(long) + 1))[:_PROMPT], new)
+    finally:
+        engine.pause()
+
+
+def told(
+    stage: Stage,
+    mode: str,
+    name: str,
+    steps: dict[str, list[float]],
+    alike: dict[str, Answer],
+    engines: dict[str, Stock],
+) -> Any:
+    pairs = list(zip(steps[name], steps["cookbook"], strict=True))
+    ratio, low, high = intervals.paired_ratio(pairs)
+    step = statistics.fmean(steps[name])
+    goal = {"recipe": "< 1", "all": "<= 0.7 for one mode"}.get(name, "")
+    verdict = {"recipe": high < 1, "all": high <= 0.7}.get(name)
+    accept = [round(alike[one].accept, 3) for one in (name, "cookbook")]
+    stage.report.row(
+        f"{mode} {name}: step / cookbook's, {len(pairs)} rounds", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", goal, verdict,
+        said=switch_table.verdict(low, high), step_ms=step, accept=accept, rounds=pairs,
+    )  # fmt: skip
+    at = first_difference(alike[name], alike["cookbook"])
+    stage.report.row(f"{mode} {name}: first token that differs", "none" if at is None else at)
+    if at is not None and name in ("tuned MoE", "recipe"):
+        engine = engines["cookbook"]
+        engine.resume()
+        with stage.report.part(f"{mode} {name}: near ties"):
+            long = prompts()[-1]
+            prompt = (long * (_PROMPT // len(long) + 1))[:_PROMPT]
+            pair = (alike[name].tokens, alike["cookbook"].tokens)
+            ties.told(stage.report, f"{mode} {name}", engine.port, [prompt], [pair])
+        engine.pause()
+    if mode == "None" and name in ("recipe", "all"):
+        floor(stage, f"{mode} {name}", step)
+        if name == "recipe":
+            floor(stage, f"{mode} cookbook", statistics.fmean(steps["cookbook"]))
+    return (mode, name, step, ratio, low, high)
+
+
+def floor(stage: Stage, what: str, step_ms: float) -> None:
+    """Share of the speed that reading the active weights once would allow."""
+    least = active_bytes(shape_of(load_keys(stage.model))) / PEAK * 1000
+    said = f"{least / step_ms:.3f} of {least:.3f} ms"
+    stage.report.row(f"{what}: share of the bandwidth floor of a plain step", said, step_ms=step_ms)
+
+
+def active_bytes(shape: Shape) -> int:
+    """Bytes of weights that a step of one token reads: all but the experts that are not met and the embedding."""
+    item = 1 if shape.quantization else 2
+    met = shape.experts_per_token
+    unmet = (shape.experts - met) * 3 * shape.moe_intermediate * shape.hidden * item
+    embedding = shape.vocab * shape.hidden * 2
+    return set_bytes(shape, ("target",), 1, 1)["target"] - unmet * (shape.layers - shape.dense_layers) - embedding
+
+
+def profile(stage: Stage) -> None:
+    """One decode step of our call of the closest mode, by kind of kernel: a row, a table in the JSON, an SVG."""
+    stage.drop_stock()
+    stage.drop_ours()
+    for mode in dict.fromkeys((stage.args.closest, "None")):
+        with stage.report.part(f"{mode} profile"):
+            engine = Stock(stage.lab, f"profile-{mode}".lower(), stage.model, mode, env=tuned(stage))
+            try:
+                engine.ready(stage.args.patience)
+                profiled(stage, mode, engine)
+            finally:
+                engine.stop()
+
+
+def tuned(stage: Stage) -> dict[str, str]:
+    return {"SGLANG_MOE_CONFIG_DIR": stage.args.tuned} if stage.args.tuned else {}
+
+
+def profiled(stage: Stage, mode: str, engine: Stock) -> None:
+    folder = stage.lab.out / f"trace-{mode}".lower()
+    engine.ask(prompts()[0], 64)
+    body = {"output_dir": str(folder), "num_steps": _STEPS, "activities": ["CPU", "GPU"]}
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(engine.ask, prompts()[0], 1024)
+        time.sleep(0.3)  # the prompt is read by then
+        post(engine.port, "/start_profile", body, text=True)
+        asking.result()
+    traces = lambda: sorted(folder.rglob("*.trace.json.gz"))  # noqa: E731
+    stage.lab.until(lambda: traces() and complete(traces()[0]), "the profile", 60, engine.name)
+    events = json.loads(gzip.decompress(traces()[0].read_bytes()))["traceEvents"]
+    found = trace.parts(events, _STEPS)
+    said = ", ".join(f"{one.kind} {one.us:.0f}" for one in found)
+    longest = trace.longest(events, _STEPS)
+    stage.report.row(f"{mode} a step, us by kind of kernel", said, parts=[[p.kind, p.us, p.kernels] for p in found],
+                     longest=longest)  # fmt: skip
+    title = f"One decode step, {mode}: {sum(one.us for one in found):.0f} us in kernels and between them"
+    (stage.lab.out / f"step-{mode}.svg".lower()).write_text(trace.picture(title, found))
+    for file in traces():
+        file.unlink()  # tens of megabytes
+
+
+def complete(file: Any) -> bool:
+    """It is written when it can be read."""
+    try:
+        gzip.decompress(file.read_bytes())
+    except (OSError, EOFError):
+        return False
+    return True

@@ -174,6 +174,8 @@ class Writer:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._queue: deque[tuple[memoryview, list[int]]] = deque()
+        self.descriptors = 0  # that wait to be sent
+        self.nbytes = 0  # as do these
 
     @property
     def pending(self) -> bool:
@@ -190,6 +192,8 @@ class Writer:
             close_all(own)
             raise
         self._queue.append((data, own))
+        self.descriptors += len(own)
+        self.nbytes += len(data)
 
     def flush(self) -> bool:
         """Sends what the socket takes without waiting. True: all is sent. Raises PeerGone."""
@@ -202,6 +206,8 @@ class Writer:
             except BlockingIOError:
                 return False
             close_all(fds)
+            self.descriptors -= len(fds)
+            self.nbytes -= sent
             if sent == len(data):
                 self._queue.popleft()
             else:
@@ -212,6 +218,7 @@ class Writer:
         """Closes the descriptors of what was not sent; the socket stays the caller's."""
         while self._queue:
             close_all(self._queue.popleft()[1])
+        self.descriptors = self.nbytes = 0
 
 
 def listen(path: str | os.PathLike[str], *, backlog: int = 1024, mode: int = 0o666) -> socket.socket:

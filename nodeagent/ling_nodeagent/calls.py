@@ -50,9 +50,13 @@ class Calls:
             return
         number = self._agent.next_number()
         self.connections[number] = Connection(
-            number, device, sock, on_frame=self._take, on_end=self._ended, refusals=self._refusals
-        )
+            number, device, sock, on_frame=self._take, on_end=self._ended, refusals=self._refusals,
+            crowd=lambda: self._waiting(device),
+        )  # fmt: skip
         self._deaths.watch(number, pidfd)
+
+    def _waiting(self, device: str) -> int:
+        return sum(conn.waiting for conn in self.connections.values() if conn.device == device)
 
     def same_process(self, number: int) -> frozenset[int]:
         """The connections, ended ones too, of the process behind that one."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 SAY_AGAIN = 60.0  # seconds
+# What may wait for a pod that does not read: twice the regions of a slot, so that a set and connections fit.
+MOST_DESCRIPTORS = 8192  # over all connections of a folder
+MOST_BYTES = 16 << 20  # of one connection
 
 
 class Refusals:
@@ -52,8 +55,11 @@ class Connection:
         on_frame: Callable[[Connection, dict[str, Any], list[int]], None],
         on_end: Callable[[Connection], None],
         refusals: Refusals,
+        crowd: Callable[[], int] | None = None,
     ) -> None:
+        """`crowd()`: how many descriptors wait for this connection's pod, over all its connections."""
         self._refusals = refusals
+        self._crowd = crowd or (lambda: self.waiting)
         sock.setblocking(False)
         self.number = number
         self.device = device
@@ -72,12 +78,27 @@ class Connection:
         self._writing = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
+    @property
+    def waiting(self) -> int:
+        """How many descriptors wait for the peer to read."""
+        return self._writer.descriptors
+
+    def has_room(self, more: int, most: int | None = None) -> bool:
+        """Whether so many descriptors more can be sent now, or wait beside what waits (`most`: with it)."""
+        most = MOST_DESCRIPTORS if most is None else most
+        return self._writer.nbytes <= MOST_BYTES and (not self._writer.pending or self._crowd() + more <= most)
+
     def put(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Sends a frame, now or when the peer reads; `fds` stay the caller's. After the end nothing is sent.
 
-        What cannot be sent ends the connection: after its next hello the peer is told all of it again.
+        What cannot be sent, or is too much for a peer that does not read, ends the connection: after its next hello
+        the peer is told all of it again.
         """
         if self.closed:
+            return
+        if not self.has_room(len(fds)):
+            self.note("it does not read: too much waits for it")
+            self.close()
             return
         try:
             self._writer.put(message, fds)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 Message = dict[str, Any]
+MOST_PASSED = 2048  # client connections that wait for an heir to read; the rest is handed back
 MAX_SERVERS = 32  # of one pod that are alive at once; one serves, perhaps one more drains
 COMPONENTS = {"keeper->agent": "slot", "launcher->agent": "engine", "rank->agent": "engine"}
 
@@ -253,7 +254,7 @@ class Frames:
         slot = self._slot(conn)
         heir = choose.successor(slot, slot.launcher_of(server=conn.server, conn=conn.number))
         target = self._agent.connections.get(heir[1]) if heir is not None else None
-        if heir is not None and target is not None:
+        if heir is not None and target is not None and target.has_room(len(fds), MOST_PASSED):
             target.put({"op": heir[0], "count": len(fds)}, fds)
             LOG.info("slot=%s server=%s passed=%d by=%s", conn.slot, conn.server, len(fds), heir[0])
             return

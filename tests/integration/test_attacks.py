@@ -604,6 +604,25 @@ async def test_idle_connections_and_half_frames_keep_nobody_out(scene: Scene) ->
             sock.close()
 
 
+async def test_an_heir_that_does_not_read_holds_few_descriptors(scene: Scene) -> None:
+    """One pod passes the same connection again and again to another of its slot: the agent must not keep them all."""
+    before, heirs, givers = scene.descriptors(), scene.fresh(), scene.fresh()
+    await scene.engine(
+        heirs, role=pb.ROLE_ACTIVE, server="heir", phase=pb.PHASE_ACCEPTING, term=scene.status()["active"]["term"] + 1
+    )
+    scene.connect_rank(heirs, "heir")  # it never reads again
+    launcher = await scene.engine(givers)
+    await scene.rank(launcher)
+    one, other = socket.socketpair()
+    with attacks.call(scene.folder(givers)) as sock, one, other:
+        attacks.say(sock, hello("rank", server=launcher.server, rank=1))
+        with contextlib.suppress(fdpass.PeerGone, TimeoutError):  # nor does the giver
+            for _ in range(1000):
+                attacks.say(sock, {"op": "pass", "count": 128}, [one.fileno()] * 128)
+        assert scene.descriptors() < before + 10_000
+        await scene.serves_a_good_client()
+
+
 async def test_a_live_process_that_comes_and_goes_costs_nothing(scene: Scene) -> None:
     for _ in range(300):
         with attacks.call(scene.folder("d003")) as sock:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from tests.support.slot_mind import SLOT, spec
 
+from ling_api import fdpass
+from ling_nodeagent import connection, events, serve
 from ling_nodeagent import decisions as do
-from ling_nodeagent import events, serve
-from ling_nodeagent.connection import Connection, Refusals
+from ling_nodeagent.connection import MOST_BYTES, Connection, Refusals
 from ling_nodeagent.directory import Caller
 from ling_nodeagent.hub import Agent
 from ling_nodeagent.static import Directory
@@ -63,6 +64,71 @@ async def test_what_cannot_be_sent_ends_the_connection(what: str) -> None:
     assert theirs.recv(10) == b""
     conn.put(message)
     theirs.close()
+
+
+def crowd(ended: list[Connection]) -> tuple[list[Connection], list[socket.socket]]:
+    """Two connections of one pod, and its ends of them."""
+    conns: list[Connection] = []
+    pairs = [socket.socketpair() for _ in range(2)]
+    for number, (ours, _) in enumerate(pairs):
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least that the kernel gives
+        conns.append(
+            Connection(
+                number, "d000", ours, on_frame=lambda *_: None, on_end=ended.append, refusals=Refusals(),
+                crowd=lambda: sum(conn.waiting for conn in conns),
+            )
+        )  # fmt: skip
+    return conns, [theirs for _, theirs in pairs]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_what_waits_for_a_pod_that_does_not_read_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_DESCRIPTORS", 512)  # of a test's 1024
+    ended: list[Connection] = []
+    conns, peers = crowd(ended)
+    before = descriptors()
+    sent = 0
+    while not ended and sent < 1000:
+        conns[sent % 2].put({"op": "adopt", "count": 128}, [0] * 128)
+        sent += 1
+        assert descriptors() - before <= 512
+    assert conns[0].waiting + conns[1].waiting <= 512
+    (gone,) = ended
+    assert sent > 512 // 128
+    gone.put({"op": "adopt", "count": 1}, [0])
+    for conn in conns:
+        conn.close()
+    for peer in peers:
+        peer.close()
+    assert descriptors() == before - 4
+
+
+async def test_bytes_without_descriptors_have_one_too() -> None:
+    ended: list[Connection] = []
+    conns, peers = crowd(ended)
+    for _ in range(MOST_BYTES // 100_000 + 2):
+        conns[0].put({"op": "word", "ready": True, "message": "x" * 100_000})
+    assert ended == [conns[0]]
+    conns[1].close()
+    for peer in peers:
+        peer.close()
+
+
+async def test_who_reads_is_sent_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_DESCRIPTORS", 128)
+    ended: list[Connection] = []
+    (conn, _), peers = crowd(ended)
+    for _ in range(8):
+        conn.put({"op": "adopt", "count": 128}, [0] * 128)
+        async with asyncio.timeout(10):
+            fdpass.close_all((await asyncio.to_thread(fdpass.receive, peers[0]))[1])
+    assert ended == []
+    for each in peers:
+        each.close()
+    conn.close()
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["the slot is there", "only its pods are left"])

@@ -1,0 +1,106 @@
+"""The comparison of switches with stand-ins for engines: who runs when, what is told, and what survives a failure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from benchmarks.gpu import switches
+from benchmarks.gpu.asking import Answer, Failed
+from benchmarks.gpu.lab import Lab
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.stage import Stage
+from tests.support import flash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SLOWER = {"recipe": 0.6, "all": 0.5, "no scheduler overlap": 1.3}  # of the cookbook's step
+
+
+class Engine:
+    """Answers in no time and says how long it took; must not be asked beside another, or while it is stopped."""
+
+    running: ClassVar[set[str]] = set()
+    alive: ClassVar[set[str]] = set()
+
+    def __init__(self, lab: Lab, name: str, model: Path, mode: str, *, argv: Any = (), env: Any = None) -> None:
+        self.lab, self.name, self.port = lab, name, 1
+        self._mode, self._step = mode, 0.004
+        for switch, ratio in SLOWER.items():
+            if name.endswith(switch.replace(" ", "-")):
+                self._step *= ratio
+        Engine.alive.add(name)
+
+    def ready(self, seconds: float) -> float:
+        if "glue" in self.name:
+            raise Failed("it ended before it was ready")
+        Engine.running.add(self.name)
+        return 1.0
+
+    def ask(self, prompt: Any, new: int) -> Answer:
+        assert self.name in Engine.running, f"{self.name} is stopped and was asked"
+        rounds = new // 4 if self._mode == "NEXTN" else new
+        times = tuple(self._step / (new / rounds) * at for at in range(new))
+        return Answer(tokens=tuple(range(new)), times=times, began=0.0, rounds=rounds)
+
+    def pause(self) -> None:
+        Engine.running.discard(self.name)
+
+    def resume(self) -> None:
+        assert not Engine.running, "another one runs beside it"
+        Engine.running.add(self.name)
+
+    def stop(self) -> None:
+        Engine.running.discard(self.name)
+        Engine.alive.discard(self.name)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr(switches, "Stock", Engine)
+    monkeypatch.setattr(Engine, "running", set())
+    monkeypatch.setattr(Engine, "alive", set())
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(flash.target()))
+    args = argparse.Namespace(
+        modes="NEXTN,None", tuned="", switches="", beside=5, patience=1, pairs=4, short=64, cpu=False, closest="NEXTN"
+    )
+    report = Report(path=tmp_path / "experiment.json", machine={})
+    return Stage(lab=Lab(out=tmp_path, work=tmp_path / "work"), report=report, args=args, model=model, shape=model)
+
+
+def rows(stage: Stage) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in stage.report.rows}
+
+
+def test_each_switch_is_compared_with_the_cookbooks_step(stage: Stage) -> None:
+    switches.switches(stage)
+    found = rows(stage)
+    assert found["NEXTN recipe: step / cookbook's, 4 rounds"]["value"] == "0.600 [0.600, 0.600]"
+    assert found["NEXTN recipe: step / cookbook's, 4 rounds"]["ok"] is True
+    assert found["NEXTN all: step / cookbook's, 4 rounds"]["ok"] is True
+    assert found["NEXTN no scheduler overlap: step / cookbook's, 4 rounds"]["said"] == "costs"
+    assert found["NEXTN recipe: step / cookbook's, 4 rounds"]["step_ms"] == pytest.approx(4 * 0.6, rel=0.05)
+    assert "None recipe: share of the bandwidth floor of a plain step" in found
+    table = (stage.lab.out / "switches.md").read_text()
+    assert "| NEXTN | recipe |" in table
+    assert "| None | bf16 router |" in table
+    assert Engine.alive == Engine.running == set(), "nothing is left"
+
+
+def test_a_switch_that_does_not_run_is_told_and_the_others_go_on(stage: Stage) -> None:
+    switches.switches(stage)
+    found = rows(stage)
+    assert "it ended" in found["NEXTN metadata glue graph: does not run"]["value"]
+    assert not [row for row in stage.report.rows if row["name"].endswith(": failed")]
+
+
+def test_only_those_that_are_named_are_started(stage: Stage) -> None:
+    stage.args.switches, stage.args.modes = "recipe,bf16 router", "NEXTN"
+    switches.switches(stage)
+    compared = [row["name"] for row in stage.report.rows if "step / cookbook" in row["name"]]
+    assert [name.partition(":")[0] for name in compared] == ["NEXTN recipe", "NEXTN bf16 router"]

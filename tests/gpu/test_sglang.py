@@ -53,6 +53,7 @@ BROKEN = (
     "after a flipped",
     "NEXTN with a zeroed",
     "death of",
+    "a rank's death",
     "filler killed",
     "own PID",
     "GPU MiB left",

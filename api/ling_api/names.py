@@ -48,6 +48,7 @@ ENV_RUN_DIR: Final = "LING_RUN"
 ENV_CACHE_DIR: Final = "LING_CACHE"
 ENV_PROBE_PORT: Final = "LING_PROBE_PORT"
 ENV_RUNTIME: Final = "LING_RUNTIME"
+ENV_LEAVE_SECONDS: Final = "LING_LEAVE_SECONDS"  # an environment, no flag: an engine's image may be older
 
 # conditions of a LingSlot
 WEIGHTS_HELD: Final = "WeightsHeld"

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LEAVE_PATIENCE_S = 3.0  # for the agent's answer to Leaving
-_LEAVE_AT_MOST_S = 1200.0  # whatever the agent says: a lame duck may last 600 s; the kubelet has limits of its own
 _DRAIN_MARGIN_S = 5.0  # beyond the grace period, before a draining server is killed
 _FILL_PATIENCE_S = 30.0  # `fill` gives up when it never meets an agent; `run` waits for ever
 _ROLES = {
@@ -249,9 +248,13 @@ class Launcher:
         self._loop.call_later(_LEAVE_PATIENCE_S if self._line.connected else 0.0, self._leave_overdue)
 
     def _leave_overdue(self) -> None:
-        """An agent that is there may have us accept a while longer, for a successor or as a lame duck."""
-        if self._line.connected and self._loop.time() < self._left_at + _LEAVE_AT_MOST_S:
-            self._loop.call_later(_LEAVE_PATIENCE_S, self._leave_overdue)
+        """An agent that is there may have us accept a while longer, for a successor or as a lame duck.
+
+        But not until the kubelet kills us: what is in flight then would be lost.
+        """
+        left = self._left_at + self._settings.leave_seconds - self._loop.time()
+        if self._line.connected and left > 0:
+            self._loop.call_later(min(_LEAVE_PATIENCE_S, left), self._leave_overdue)
         else:
             self._post(Event.LEAVE_OVERDUE)
 

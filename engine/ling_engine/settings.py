@@ -53,6 +53,7 @@ class EngineSettings:
     probe_port: int  # 0 = any free port
     runtime: str
     decoding: Decoding = PLAIN
+    leave_seconds: float = 60.0  # from SIGTERM until it drains at the latest
     proof_seconds: float = 60.0  # between two proofs of a parked server
     tp: int = 1
     concurrency: int = 4
@@ -132,6 +133,8 @@ def _add_flags(command: argparse.ArgumentParser, name: str, env: Mapping[str, st
     add("--revision", required=True, metavar="REV8", help="revision of the LingDeployment's engine part, 8 hex digits")
     add("--proof-seconds", default="60", metavar="SECONDS", help="a parked server generates a known token that often")
     add("--grace-seconds", default="120", metavar="SECONDS", help="a request may take this long once draining began")
+    leave = env.get(names.ENV_LEAVE_SECONDS, "60")
+    add("--leave-seconds", default=leave, metavar="SECONDS", help="after SIGTERM it drains at the latest then")
     add("--run-dir", default=env.get(names.ENV_RUN_DIR, names.RUN_DIR), metavar="DIR", help="folder of the sockets")
     add("--probe-port", default=env.get(names.ENV_PROBE_PORT, str(names.PROBE_PORT)), metavar="PORT")
 
@@ -162,6 +165,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> EngineSet
         max_queue=_whole("--max-queue", args.max_queue, 1, 1 << 20),
         proof_seconds=_seconds("--proof-seconds", getattr(args, "proof_seconds", "60")),
         grace_seconds=_seconds("--grace-seconds", getattr(args, "grace_seconds", "120")),
+        leave_seconds=_seconds("--leave-seconds", getattr(args, "leave_seconds", "60")),
         run_dir=Path(getattr(args, "run_dir", names.RUN_DIR)).absolute(),
         probe_port=_whole("--probe-port", getattr(args, "probe_port", str(names.PROBE_PORT)), 0, 65535),
         runtime=_runtime(args.runtime),

@@ -29,7 +29,8 @@ _POD_SECURITY: Final = {
     "runAsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_LIVES: Final = ("run", FILL)  # commands that talk to the agent, so that they must say who they are
+_RUN: Final = "run"
+_LIVES: Final = (_RUN, FILL)  # commands that talk to the agent, so that they must say who they are
 _MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # the PodDisruptionBudgets say when
 _SHM: Final = "/dev/shm"  # noqa: S108 - where every libc looks for it
 _SHARED: Final = {"name": "shm", "emptyDir": {"medium": "Memory"}}  # NCCL's; a container has 64 MiB by itself
@@ -67,9 +68,14 @@ def _apart(deployment: str) -> dict[str, Any]:
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
 
 
+def leave_seconds(spec: LingSlotSpec) -> int:
+    """From SIGTERM until an engine drains at the latest: clients may keep a lame duck for `graceSeconds`."""
+    return spec.lame_duck_seconds + spec.grace_seconds
+
+
 def engine_grace(spec: LingSlotSpec) -> int:
-    """Seconds that an engine pod gets to end: clients may keep a lame duck for `graceSeconds`, then it drains."""
-    return spec.lame_duck_seconds + 2 * spec.grace_seconds + ENGINE_MARGIN
+    """Seconds that an engine pod gets to end: it leaves, then it drains."""
+    return leave_seconds(spec) + spec.grace_seconds + ENGINE_MARGIN
 
 
 def _keeper(memory: str, image: str) -> dict[str, Any]:
@@ -187,9 +193,7 @@ def _runtime_args(part: EnginePart) -> list[str]:
     return [*(f"{flag}={value}" for flag, value in flags.items() if value), *words]
 
 
-def engine_args(
-    deployment: str, revision: str, part: EnginePart, grace_seconds: int, command: str = "run"
-) -> list[str]:
+def engine_args(deployment: str, revision: str, part: EnginePart, grace_seconds: int, command: str = _RUN) -> list[str]:
     """The command line of `ling-engine`."""
     stated = [f"--model-revision={part.model.revision}"] if part.model.revision else []
     lives = [f"--revision={revision}", f"--grace-seconds={grace_seconds}"] if command in _LIVES else []
@@ -224,8 +228,11 @@ def _engine(observed: Observed, slot: SlotView, revision: str, part: EnginePart,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": dict(_CONTAINER_SECURITY),
     }
-    if part.engine.env:
-        container["env"] = [{"name": name, "value": value} for name, value in part.engine.env]
+    env = dict(part.engine.env)
+    if command == _RUN:
+        env.setdefault(names.ENV_LEAVE_SECONDS, str(leave_seconds(slot.spec)))
+    if env:
+        container["env"] = [{"name": name, "value": value} for name, value in env.items()]
     mounts = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in _claims(part).items()]
     if part.engine.runtime == SGLANG:
         mounts += [{"name": "shm", "mountPath": _SHM}, {"name": "jit", "mountPath": names.CACHE_DIR}]
@@ -247,7 +254,7 @@ def build_engine_pod(
 ) -> dict[str, Any]:
     """An engine pod of one revision. `node` is its slot pod's; without one it goes where there is a GPU."""
     name = engine_pod_name(slot.name, revision, number)
-    return engine_pod(observed, slot, name, revision, part, engine_spec(observed, slot, node, revision, part, "run"))
+    return engine_pod(observed, slot, name, revision, part, engine_spec(observed, slot, node, revision, part, _RUN))
 
 
 def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:

@@ -284,6 +284,18 @@ async def test_sigterm_drains_and_ends_with_0(stage: Stage) -> None:
     assert stage.one.events[-1].exit_code == 0
 
 
+async def test_an_agent_that_lets_it_leave_for_ever_does_not_get_its_requests_killed(stage: Stage) -> None:
+    """The pod's own time is known: what is in flight is answered before the kubelet's SIGKILL."""
+    engine = await stage.engine(stage.one, "--leave-seconds", "2")
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
+    engine.terminate()
+    await until(lambda: stage.one.left, "leaving")
+    response = await stage.ask(max_tokens=10, token_seconds=0.3)
+    assert response.status_code == 200, "it accepts while it leaves"
+    assert await engine.exit() == 0
+    assert stage.one.events[-1].exit_code == 0
+
+
 async def test_sigterm_without_an_agent_drains_too(stage: Stage) -> None:
     engine = await stage.engine(stage.one)
     await stage.phase(stage.one, pb.PHASE_ACCEPTING)

@@ -20,8 +20,9 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_environment_sets_defaults_and_flags_win(tmp_path: Path) -> None:
-    env = {"LING_RUN": "/r", "LING_PROBE_PORT": "9", "LING_RUNTIME": "a.b:C"}
-    assert parse(["run", "--model", str(tmp_path), "--revision", REV], env).run_dir == Path("/r")
+    env = {"LING_RUN": "/r", "LING_PROBE_PORT": "9", "LING_RUNTIME": "a.b:C", "LING_LEAVE_SECONDS": "720"}
+    found = parse(["run", "--model", str(tmp_path), "--revision", REV], env)
+    assert (found.run_dir, found.leave_seconds) == (Path("/r"), 720)
     found = parse(
         ["run", "--model", str(tmp_path), "--revision", REV, "--run-dir", "/q", "--runtime", "reference"], env
     )

@@ -176,6 +176,24 @@ def test_a_pod_lives_longer_than_the_grace_of_its_engines(name: str) -> None:
     assert BUILT[name]["spec"]["terminationGracePeriodSeconds"] > SPEC.grace_seconds
 
 
+@pytest.mark.parametrize("lame_duck", [0, 15, 600])
+@pytest.mark.parametrize("grace", [1, 120, 3600])
+def test_an_engine_leaves_as_long_as_its_slot_has_it_and_still_drains_in_its_pods_time(
+    lame_duck: int, grace: int
+) -> None:
+    slot = replace(SLOT, spec=replace(SPEC, lame_duck_seconds=lame_duck, grace_seconds=grace))
+    spec = pods.build_engine_pod(OBSERVED, slot, "node-1", "0badcafe", HOST, 0)["spec"]
+    (env,) = (each for each in spec["containers"][0]["env"] if each["name"] == "LING_LEAVE_SECONDS")
+    assert int(env["value"]) >= lame_duck + grace, "clients may keep a lame duck for graceSeconds"
+    assert int(env["value"]) + grace + 15 <= spec["terminationGracePeriodSeconds"]
+
+
+def test_what_the_user_says_of_leaving_stands() -> None:
+    part = replace(HOST, engine=replace(HOST.engine, env=(("LING_LEAVE_SECONDS", "7"),)))
+    spec = pods.build_engine_pod(OBSERVED, SLOT, "node-1", "0badcafe", part, 0)["spec"]
+    assert spec["containers"][0]["env"] == [{"name": "LING_LEAVE_SECONDS", "value": "7"}]
+
+
 def test_a_slot_pod_pays_for_all_that_its_slot_may_hold() -> None:
     resources = BUILT["slot-pod"]["spec"]["containers"][0]["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == str((8 << 30) + (64 << 20))

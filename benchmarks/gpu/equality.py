@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from . import agreement, parity, smoke
 from .asking import Failed
-from .lab import ROOT, Stock, call
+from .lab import ROOT
 from .models import zeroed
 from .parity import prompts
+from .stock import Stock, call
 
 if TYPE_CHECKING:
     from .stage import Stage

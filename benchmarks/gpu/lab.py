@@ -21,17 +21,13 @@ from hack.spine import free_port
 
 from ling_api import names
 from ling_api.errors import AgentUnreachable
-from ling_engine.decoding import Decoding
-from ling_engine.runtime import OFF, ModelSettings
-from ling_engine.sglang import caches, describe
+from ling_engine.sglang import caches
 from ling_nodeagent import __main__ as nodeagent
 
-from .asking import Answer, Failed, ask, get
+from .asking import Answer, Failed, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ling_engine.sglang.arguments import Arguments
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
 REVISION = "0123abcd"
@@ -269,64 +265,6 @@ class Slot:
 
     def ask(self, prompt: Sequence[int], new: int) -> Answer:
         return ask(self.port, prompt, new, text=self.lab.runtime == "reference")
-
-
-def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1) -> ModelSettings:
-    decoding = {
-        "None": Decoding(),
-        "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=6),
-        "DSPARK": Decoding(algorithm="DSPARK", num_steps=1, draft=str(model / "dspark")),
-    }[mode]
-    return ModelSettings(
-        path=model, revision="", context_length=CONTEXT, max_queue=64, served_name="ling", decoding=decoding,
-        concurrency=1, weight_cache=policy, tp=tp,
-    )  # fmt: skip
-
-
-def call(lab: Lab, model: Path, mode: str) -> Arguments:
-    """How our recipe calls SGLang."""
-    capability = None if lab.cpu else (9, 0)
-    return describe.command(settings(model, mode, tp=lab.tp), describe.Device(capability=capability))[1]
-
-
-class Stock:
-    """SGLang as it comes, with the same flags, loading from disk."""
-
-    def __init__(
-        self,
-        lab: Lab,
-        name: str,
-        model: Path,
-        mode: str,
-        *more: str,
-        argv: tuple[str, ...] = (),
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        """`argv`: another call than our recipe's, whose environment is then `env` alone."""
-        self.lab, self.name, self.port = lab, name, free_port()
-        called = call(lab, model, mode)
-        found = {} if argv else called.env
-        argv = (*(argv or called.argv), "--host", "127.0.0.1", "--port", str(self.port), *more)
-        self.began = time.monotonic()
-        lab.start(name, sys.executable, "-m", "sglang.launch_server", *argv, **{**found, **(env or {})})
-
-    def ready(self, seconds: float) -> float:
-        """Seconds from the start to /ready."""
-        self.lab.until(lambda: get(self.port, "/ready") is not None, f"{self.name} to be ready", seconds, self.name)
-        return time.monotonic() - self.began
-
-    def ask(self, prompt: Sequence[int], new: int) -> Answer:
-        return ask(self.port, prompt, new)
-
-    def pause(self) -> None:
-        """An idle engine polls, which costs a core; a stopped one costs nothing but memory."""
-        self.lab.send(self.name, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.lab.send(self.name, signal.SIGCONT)
-
-    def stop(self) -> None:
-        self.lab.stop(self.name)
 
 
 def children(pid: int) -> list[int]:

@@ -14,7 +14,7 @@ from ling_engine.reference.randoms import TEXT
 
 from . import ties
 from .asking import Answer, Failed, get
-from .lab import Stock
+from .stock import Stock
 
 if TYPE_CHECKING:
     from pathlib import Path

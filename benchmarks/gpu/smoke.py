@@ -21,8 +21,9 @@ sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "ben
 
 from benchmarks.gpu import parity  # noqa: E402
 from benchmarks.gpu.asking import Failed  # noqa: E402
-from benchmarks.gpu.lab import MODES, Lab, Stock, gpu_mib  # noqa: E402
+from benchmarks.gpu.lab import MODES, Lab, gpu_mib  # noqa: E402
 from benchmarks.gpu.report import Report  # noqa: E402
+from benchmarks.gpu.stock import Stock  # noqa: E402
 
 FALLBACK = "8"  # the dial, where it cannot be searched
 

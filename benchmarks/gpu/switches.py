@@ -20,8 +20,8 @@ from ling_engine.sglang.sizes import set_bytes
 
 from . import switch_table, ties, trace
 from .asking import Failed, post
-from .lab import Stock, call
 from .parity import first_difference, prompts
+from .stock import Stock, call
 
 if TYPE_CHECKING:
     from ling_engine.sglang.shape import Shape

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from . import parity, timing
 from .asking import Failed
-from .lab import ROOT, Stock, gpu_mib
+from .lab import ROOT, gpu_mib
 from .parity import prompts
+from .stock import Stock
 
 if TYPE_CHECKING:
     from .lab import Slot

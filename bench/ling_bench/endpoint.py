@@ -38,6 +38,8 @@ class Endpoint:
     def rounds_from(self) -> str | None:
         if self.family is not None:
             return f"{self.family.engine}'s counters in /metrics"
+        if self.drafts == 0:
+            return f"{self.drafts_from}: nothing is drafted"
         return "each answer's own count" if self.asks_rounds else None
 
     def distrust(self) -> None:

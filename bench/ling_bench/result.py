@@ -102,12 +102,14 @@ class Result:
     why: tuple[str, ...] = field(default=())
 
 
-def sample(index: int, answer: Answer, counted: Rounds | None) -> Sample:
+def sample(index: int, answer: Answer, counted: Rounds | None, drafts: int | None = None) -> Sample:
     """`counted`: by the endpoint's counters; without them the answer's own word for its rounds counts."""
     gaps = [gap * 1000 for gap in answer.gaps]
     rounds: tuple[float | None, float | None] = (None, None)
     if counted is not None:
         rounds = (counted.rounds, counted.given)
+    elif drafts == 0:
+        rounds = (0.0, 0.0)
     elif answer.rounds is not None:
         rounds = (answer.rounds, answer.tokens - 1 if answer.rounds else 0)
     return Sample(

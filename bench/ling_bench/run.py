@@ -36,10 +36,11 @@ class Lane:
     samples: list[Sample] = field(default_factory=list)
 
     def side(self) -> Side:
+        told_of = any(one.rounds is not None for one in self.samples)
         return Side(
             url=self.at.client.url, model=self.at.model, server=self.at.server, samples=tuple(self.samples),
-            rounds_from=self.at.rounds_from, drafts=self.at.drafts, drafts_from=self.at.drafts_from,
-            connections=self.at.client.connections,
+            rounds_from=self.at.rounds_from if told_of else None, drafts=self.at.drafts,
+            drafts_from=self.at.drafts_from, connections=self.at.client.connections,
         )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _measure(lanes: Sequence[Lane], asked: Protocol, say: Callable[[str], None])
     for index in range(len(prompts)):
         for lane in lanes if index % 2 == 0 else reversed(lanes):
             answer, counted = lane.at.ask(asked, lane.work.prompts[index])
-            lane.samples.append(sample(index, answer, counted))
+            lane.samples.append(sample(index, answer, counted, lane.at.drafts))
         shown = (lane.samples[-1].tpot_ms for lane in lanes)
         speeds = " and ".join("-" if tpot is None else f"{tpot:.3f} ms" for tpot in shown)
         say(f"request {index + 1} of {len(prompts)}: {speeds} a token")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,6 +38,12 @@ def test_without_counters_the_answers_own_count_of_rounds_stands() -> None:
     found = result.sample(0, ANSWER, None)
     assert found.accept_length == pytest.approx(10 / 3)
     assert found.counted_tokens is None
+
+
+def test_where_nothing_is_drafted_a_step_is_a_token_without_any_counters() -> None:
+    silent = replace(ANSWER, rounds=None)
+    assert result.sample(0, silent, None).step_ms is None
+    assert result.sample(0, silent, None, drafts=0).step_ms == pytest.approx(4)
 
 
 def test_without_rounds_a_step_is_a_token_and_without_their_count_unknown(make_sample: Make[Sample]) -> None:

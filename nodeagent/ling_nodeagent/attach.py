@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ling_api.errors import BadInput
 from ling_api.identity import Identity, nearest
 
+from . import condemned
 from . import decisions as do
 from .facts import Ask, Launcher, SetState, Slot, WeightSet
 from .gate import committed, to_drop
@@ -130,7 +131,7 @@ def _fill(
     wanted = {each.set: each for each in launcher.weights}
     for name in missing:
         if name not in slot.sets:
-            slot = slot.put_set(unfilled(wanted[name], ask.server))
+            slot = condemned.filled_anew(slot, name).put_set(unfilled(wanted[name], ask.server))
     granted = tuple(name for name in ask.sets if name not in missing)
     return _attach(slot, granted, ask.server), do.Fill(sets=missing, granted=granted)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from .facts import SetState
+from .facts import SetState, with_item, without
 
 if TYPE_CHECKING:
     from .facts import Launcher, Slot, WeightSet
@@ -32,7 +32,8 @@ def exited(slot: Slot, launcher: Launcher, server: str, exit_code: int, now: flo
         slot = slot.put_set(replace(held, device_error_at=error_at, condemned=held.condemned or reason))
         if reason and not held.condemned:
             said = f"the {held.role or 'unknown'} weights of rank {held.rank} are filled anew: {reason}"
-            slot = replace(slot, condemned=said, condemned_at=now)
+            doomed = with_item(slot.doomed, held.set, reason)
+            slot = replace(slot, condemned=said, condemned_at=now, doomed=doomed)
     return slot
 
 
@@ -53,6 +54,16 @@ def holders(slot: Slot, launcher: Launcher) -> list[Launcher]:
         if held.condemned and held.state is SetState.SEALED and held.set in needed:
             readers |= held.attached
     return [each for each in slot.launchers.values() if each.server is not None and each.server.id in readers]
+
+
+def recalled(slot: Slot, held: WeightSet) -> WeightSet:
+    """A sealed copy that somebody gave back: it is what it was under an earlier agent."""
+    return replace(held, condemned=held.condemned or slot.doomed.get(held.set, ""))
+
+
+def filled_anew(slot: Slot, name: str) -> Slot:
+    """What comes now are other bytes."""
+    return replace(slot, doomed=without(slot.doomed, name)) if name in slot.doomed else slot
 
 
 def shown(slot: Slot, now: float) -> bool:

@@ -231,6 +231,7 @@ class Keeper:
     netns: int
     ready: bool = False
     leaving: bool = False
+    leaving_at: float = 0.0
     listens: bool = False  # it holds a listener of its own namespace
     asked_at: float | None = None  # when it was last told to listen
     word: tuple[bool, str] | None = None  # the last probe answer that it was told
@@ -270,6 +271,7 @@ class Slot:
     message: str = ""  # the gate's sentence, or the fields that differ
     condemned: str = ""  # the last sentence about a condemned set
     condemned_at: float = 0.0
+    doomed: Mapping[str, str] = field(default_factory=dict)  # why, by set: until it is filled anew, under any agent
 
     @property
     def ending(self) -> bool:

@@ -28,6 +28,7 @@ from .facts import Slot
 from .folders import Folders
 from .frames import Frames
 from .jitdesk import JitDesk
+from .ledger import Ledger
 from .metrics import Counters, Snapshot
 from .release import Control
 from .status import build_status
@@ -76,6 +77,7 @@ class Agent:
         self._publisher = publisher
         self._node = node
         self._recover = (recover_min, recover_max)
+        self._ledger = Ledger(run_dir)
         self._wall = wall
         self._number = 0
         self._statuses: dict[str, dict[str, Any]] = {}
@@ -189,7 +191,7 @@ class Agent:
         self.slots[name] = reduce(before, event, self.now())
         if self.slots[name] is before:
             return
-        self._count_deaths(before, self.slots[name])
+        self.counters.deaths_between(before, self.slots[name])
         self.counters.timings.seen(before, self.slots[name], self.now())
         if name not in self._dirty:  # each slot by itself: what goes wrong in one is no other's trouble
             self._dirty.add(name)
@@ -217,16 +219,8 @@ class Agent:
         if name not in self.slots:
             least, most = self._recover
             slot = Slot(name=name, since=self.now(), recover_min=least, recover_max=most)
-            self.slots[name] = replace(slot, released=self._control.released(name))
+            self.slots[name] = replace(slot, released=self._control.released(name), doomed=self._ledger.of(name))
         return self.slots[name]
-
-    def _count_deaths(self, before: Slot, after: Slot) -> None:
-        if before.launchers is after.launchers:
-            return
-        for uid, launcher in after.launchers.items():
-            old = before.launchers.get(uid)
-            if old is not None and old is not launcher and old.last_server != launcher.last_server:
-                self.counters.server_dead(launcher.last_server)
 
     def _decide(self, name: str) -> None:
         self._dirty.discard(name)
@@ -240,6 +234,7 @@ class Agent:
         before = self.slots[name]
         slot, decisions, wake = decide(before, now)
         self.slots[name] = slot
+        self._ledger.keep(name, {} if slot.gone else slot.doomed)
         self.counters.timings.seen(before, slot, now)
         for decision in decisions:
             self._deeds.do(name, decision)

@@ -56,6 +56,15 @@ class Counters:
             self.attach_counts[bisect_left(BUCKETS, now - granted)] += 1
             self.attach_seconds += now - granted
 
+    def deaths_between(self, before: Slot, after: Slot) -> None:
+        """Servers that were alive in one value of a slot's facts and are dead in the next."""
+        if before.launchers is after.launchers:
+            return
+        for uid, launcher in after.launchers.items():
+            old = before.launchers.get(uid)
+            if old is not None and old is not launcher and old.last_server != launcher.last_server:
+                self.server_dead(launcher.last_server)
+
     def server_dead(self, server: str) -> None:
         self.deaths += 1
         for key in [key for key in self._granted if key[0] == server]:

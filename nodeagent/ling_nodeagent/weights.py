@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from . import condemned
 from . import decisions as do
 from .facts import AGENT, Part, Phase, SetState, Slot, Wanted, WeightSet, without
 from .gate import committed, named_sets
@@ -35,6 +36,7 @@ def has(slot: Slot, event: events.Has, now: float) -> Slot:
             held = replace(held, refused=held.replies, parts=known, nbytes=_size(known), filler="")
         if event.sealed:
             held = _sealed_copy(slot, replace(held, state=SetState.SEALED, progress=1.0), event.conn)
+            held = condemned.recalled(slot, held)
     return claimed(slot.put_set(held))
 
 
@@ -67,7 +69,7 @@ def claimed(slot: Slot) -> Slot:
         for each in launcher.weights:
             if each.set in server.claims and each.set not in slot.sets and server.phase is Phase.FILLING:
                 # agent and keeper died together; the regions live on in the server that fills them
-                slot = slot.put_set(unfilled(each, server.id))
+                slot = condemned.filled_anew(slot, each.set).put_set(unfilled(each, server.id))
         for name in server.claims & slot.sets.keys():
             held = slot.sets[name]
             if held.state is not SetState.FILLING and server.id not in held.attached:

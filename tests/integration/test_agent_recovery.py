@@ -81,6 +81,33 @@ async def test_sealed_weights_outlive(dead: str) -> None:
         await room.until(lambda: len(room.slot.sets[SET.id].holders) == 4, "agent, keeper and two launchers hold it")
 
 
+async def test_a_condemned_set_stays_so_under_the_next_agent() -> None:
+    async with AgentRoom() as room:
+        one = await room.engine("d001", "one", weights=[SET])
+        reader = await sealed(room, one, "s1")
+        two = await room.engine("d002", "two", weights=[SET], purpose=pb.PURPOSE_FILL)
+        await two.expect("go")
+        bad = await room.rank(two, "s2")
+        await two.attach()
+        assert (await two.answer(final=True)).WhichOneof("answer") == "granted"
+        await two.event(pb.PHASE_EXITED, exit_code=5)
+        bad.kill()
+        await room.until(lambda: room.slot.sets[SET.id].condemned, "the set is condemned")
+        await restart_agent(room)
+        one.phase = pb.PHASE_ATTACHED
+        await reconnect(one)
+        three = await room.engine("d003", "three", weights=[SET], purpose=pb.PURPOSE_FILL)
+        await three.expect("go")
+        await room.rank(three, "s3")
+        told = await three.attach()
+        assert told is not None
+        assert "is condemned and still in use" in told.wait.reason
+        reader.kill()
+        await one.event(pb.PHASE_EXITED, exit_code=-9)
+        assert (await three.answer(final=True)).WhichOneof("answer") == "fill"
+        await room.until(lambda: not room.slot.doomed, "what comes now are other bytes")
+
+
 async def test_filler_that_is_killed_leaves_nothing_and_the_next_fills() -> None:
     async with AgentRoom() as room:
         one = await room.engine("d001", "one", weights=[SET])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 from tests.support.slot_mind import NEW, A, B, Mind
 
-from ling_nodeagent import condemned
+from ling_nodeagent import condemned, events
 from ling_nodeagent import decisions as do
 from ling_nodeagent.facts import Phase, Role, SetState
+from ling_nodeagent.ledger import Ledger
 from ling_nodeagent.status import build_status
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CHECK_FAILED, DEVICE_ERROR, KILLED = 5, 6, -9
 
@@ -165,3 +172,62 @@ def test_status_tells_of_it_for_a_while(mind: Mind) -> None:
     assert degraded(mind) == ("True", condemned.REASON)
     mind.later(condemned.SHOWN + 1)
     assert degraded(mind)[1] != condemned.REASON
+
+
+def restarted(mind: Mind) -> Mind:
+    """A new agent that knows of the old one what the ledger kept."""
+    new = Mind(recovering=True)
+    new.slot = replace(new.slot, doomed=dict(mind.slot.doomed))
+    return new
+
+
+def gives_back(mind: Mind, conn: int) -> None:
+    mind.post(events.Has(conn=conn, set=A.set, kind="memfd", sealed=True, parts=((A.nbytes,),), identity=A.identity))
+
+
+def condemned_by_one(mind: Mind) -> None:
+    """While a reader of another pod still lives, so that the set stays."""
+    mind.serve("one", "reader")
+    mind.engine("two")
+    conn = mind.fork("two", "bad")
+    mind.attach("two", "bad")
+    died(mind, "two", "bad", conn, CHECK_FAILED, late=False)
+    assert mind.slot.sets[A.set].condemned
+
+
+def test_a_new_agent_gives_nobody_what_the_old_one_condemned(mind: Mind) -> None:
+    condemned_by_one(mind)
+    new = restarted(mind)
+    keeper = new.keeper(ready=False, listens=False)
+    gives_back(new, keeper)
+    assert new.slot.sets[A.set].condemned == mind.slot.sets[A.set].condemned
+    new.post(events.Ready(conn=keeper))
+    new.engine("three")
+    new.later(30)
+    new.fork("three", "next")
+    new.drops_acknowledged()
+    assert isinstance(new.attach("three", "next"), do.Fill)
+    assert new.slot.doomed == {}, "what comes now are other bytes"
+    assert not new.slot.sets[A.set].condemned
+
+
+def test_what_was_never_condemned_is_given_out_by_a_new_agent(mind: Mind) -> None:
+    new = restarted(mind)
+    keeper = new.keeper()
+    gives_back(new, keeper)
+    new.engine("three")
+    new.later(30)
+    new.fork("three", "next")
+    assert isinstance(new.attach("three", "next"), do.Granted)
+
+
+def test_the_ledger_outlives_the_agent(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.of("ns/a-0") == {}
+    ledger.keep("ns/a-0", {A.set: "bad bytes"})
+    ledger.keep("ns/b-0", {B.set: "worse"})
+    ledger.keep("ns/b-0", {})
+    assert Ledger(tmp_path).of("ns/a-0") == {A.set: "bad bytes"}
+    assert Ledger(tmp_path).of("ns/b-0") == {}
+    (tmp_path / "condemned.json").write_text('["no mapping"]')
+    assert Ledger(tmp_path).of("ns/a-0") == {}

@@ -45,7 +45,7 @@ class Person:
         request = urllib.request.Request(f"{self.plane.url}{path}", data=data, method=method, headers=headers)
         context = ssl.create_default_context(cafile=str(self.plane.folder / "server.crt"))
         try:
-            with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+            with urllib.request.urlopen(request, timeout=60, context=context) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
@@ -105,7 +105,7 @@ def pod(name: str, *, owner: str = "", uid: str = "forged", **labels: str) -> Ob
 def running_in(admin: Person, name: str) -> None:
     """Once the policies are in force: a slot that lives on n1, told by everybody who has a say."""
     operator = Person(plane=admin.plane, user=OPERATOR)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while admin.ask("POST", f"{LING}/lingslots?dryRun=All", slot("probe"))[0] != 422:
         assert time.monotonic() < deadline, "the policies are not in force"
         time.sleep(0.1)

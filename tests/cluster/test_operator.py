@@ -258,7 +258,7 @@ class Process:
         self.child.wait()
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
             return str(answer.read().decode())
 
 
@@ -302,7 +302,7 @@ def test_the_process_lives_a_life_with_the_rights_of_its_manifest(
         wait("everything is gone", lambda: place.settled(None))
         wait("its series are gone", lambda: 'namespace="life"' not in process.get("/metrics"))
         process.child.send_signal(signal.SIGTERM)
-        assert process.child.wait(30) == 0
+        assert process.child.wait(120) == 0
     said = process.log.read_text()
     assert "forbidden" not in said.lower()
     assert "Traceback" not in said

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-WAIT = 10.0
+WAIT = 60.0
 
 
 class SlowModel:

@@ -28,7 +28,7 @@ from ling_api.memory.memfd import MemfdMemory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 MIB = 1 << 20
 
 

@@ -283,7 +283,7 @@ async def test_what_was_compiled_is_offered(full: Path, empty: Path) -> None:
     exchange.met(True, line.put)
     line.sent.clear()
     exchange.offer()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not line.sent:
             await asyncio.sleep(0.005)
     message, (fd,) = line.sent[0]

@@ -54,7 +54,7 @@ async def test_what_has_no_place_is_offered_again(pipes: list[int], monkeypatch:
     assert frames == []
     assert set(pipes) <= open_descriptors()
     willing = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(frames) < 2:
             await asyncio.sleep(0.005)
     assert not set(pipes) & open_descriptors()

@@ -100,7 +100,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 async def until(look: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not look():
             await asyncio.sleep(0.005)
 

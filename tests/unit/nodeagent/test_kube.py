@@ -56,7 +56,7 @@ async def follow(api: FakeApi, expected: dict[str, int], monkeypatch: pytest.Mon
     seen = Seen[int]()
     task = asyncio.create_task(Mirror(api, "/p", {}, parse, seen, lambda: None).run())  # type: ignore[arg-type]
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while api.watches or api.lists or seen.objects != expected:
                 await asyncio.sleep(0.001)
     finally:

@@ -47,13 +47,13 @@ class Node:
         self.registrar.changed()
 
     async def until(self, devices: list[str]) -> Directory:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self.posted or sorted(self.posted[-1].callers) != devices:
                 await asyncio.sleep(0.001)
         return self.posted[-1]
 
     async def until_asked(self, times: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.asked < times:
                 await asyncio.sleep(0.001)
 
@@ -112,7 +112,7 @@ async def test_a_successor_goes_by_what_was_remembered_as_far_as_the_kubelet_agr
     node.slots.objects = {"prod/chat-0": SlotObject(uid="s0", spec=SPEC)}
     node.sync()
     before = await node.until(["d000"])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not node.memory.exists():
             await asyncio.sleep(0.001)
     assert node.memory.stat().st_mode & 0o777 == 0o600

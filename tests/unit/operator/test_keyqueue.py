@@ -116,8 +116,8 @@ async def test_a_key_that_is_looked_at_and_put_again_delays_no_other() -> None:
     assert await queue.take() == A  # and nobody answers for long
     queue.put(A)
     queue.put(B, after=0.05)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await queue.take() == B
     queue.done(A)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await queue.take() == A

@@ -98,7 +98,7 @@ def test_old_revisions_go(trial: Trial, model: str) -> None:
     trial.wait_for("the first revision", known)
     for edit in range(1, 9):
         before = trial.wait_for("the edit before is seen", lambda: settled(trial) and known())
-        trial.patch("ld", NAME, {"spec": {"engine": {"contextLength": 1024 * edit}}})
+        trial.patch("ld", NAME, {"spec": {"engine": {"contextLength": 4096 + 64 * edit}}})
         trial.wait_for("its revision", lambda before=before: known() - before)
     trial.wait_for("the oldest go", lambda: settled(trial) and len(known()) <= 7)
     assert len(known()) >= 6

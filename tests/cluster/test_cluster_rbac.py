@@ -6,6 +6,7 @@ It runs last (tests/conftest.py). That nothing is granted in vain can be said on
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,9 @@ def test_nobody_is_refused_a_right(log: Path, role: str) -> None:
 
 
 def test_nobody_else_of_ours_asks_the_api_server(log: Path) -> None:
-    """Slot pods, engine pods, the chart's own test: none has an account's token, so none has any right."""
-    ours = tuple(f"system:serviceaccount:{space}" for space in (SYSTEM, AGENTS, PREFIX))
-    asked = {user for user in users(log) if user.startswith(ours)}
-    assert asked <= set(ACCOUNTS.values())
+    """Slot pods, engine pods, clients, the chart's own test: none has a token of its namespace's account."""
+    accounts = re.compile(f"system:serviceaccount:(({SYSTEM}|{AGENTS}):.*|{PREFIX}[^:]*:default)")
+    assert {user for user in users(log) if accounts.fullmatch(user)} <= set(ACCOUNTS.values())
 
 
 @pytest.mark.parametrize("role", ACCOUNTS)

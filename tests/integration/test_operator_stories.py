@@ -47,15 +47,25 @@ def test_an_edit_rolls_one_slot_at_a_time_and_serves_throughout() -> None:
     assert most_changing == 1
 
 
-def test_edits_coalesce_to_the_newest() -> None:
+@pytest.mark.parametrize(("edits", "looks"), [(3, 3), (12, 1), (12, 0)], ids=["slow", "twelve", "twelve at once"])
+def test_edits_coalesce_to_the_newest(edits: int, looks: int) -> None:
     world = started(replicas=2)
-    for context in (5000, 6000, 7000):
-        world.kube.put_deployment("tiny", spec(replicas=2, context=context))
-        for _ in range(3):
+    for number in range(edits):
+        world.kube.put_deployment("tiny", spec(replicas=2, context=5000 + number))
+        for _ in range(looks):
             world.look()
             world.kube.tick()
+            assert len(world.kube.serving()) == 2
     world.settle()
     as_wanted(world, 2)
+    (context,) = {
+        arg
+        for pod in world.kube.of_kind("Pod")
+        for arg in pod["spec"]["containers"][0].get("args", ())
+        if "context" in arg
+    }
+    assert context == f"--context-length={5000 + edits - 1}"
+    assert world.events().count("RolloutCompleted") == 2, "the first start and one rollout"
     second = [name for kind, name in world.kube.created if kind == "Pod" and name.startswith("tiny-1-")]
     assert len(second) == 2, "the second slot went from the first revision straight to the last"
 

@@ -36,6 +36,7 @@ class Pod:
     slot_uid: str
     component: str  # "slot" | "engine"
     revision: str
+    going: bool = False  # it has a deletion timestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ def pod_of(body: Mapping[str, Any]) -> Pod | None:
         slot_uid=owner.get("uid", ""),
         component=component,
         revision=labels.get(names.LABEL_REVISION, "") if component == names.COMPONENT_ENGINE else "",
+        going="deletionTimestamp" in meta,
     )
 
 
@@ -181,12 +183,14 @@ def directory(
         if uid in mine
     }
     here = {pod.slot for pod in mine.values()}
-    known = {name: _dated(slots[name], left_since) for name in sorted(here) if name in slots}
+    stay = {pod.slot for pod in mine.values() if pod.component == names.COMPONENT_SLOT and not pod.going}
+    known = {name: _here(slots[name], left_since, name in stay) for name in sorted(here) if name in slots}
     return Directory(callers=callers, slots=known)
 
 
-def _dated(slot: SlotObject, left_since: float | None) -> SlotSpec:
-    return slot.spec if left_since is None else replace(slot.spec, leaves_by=left_since + slot.replacement_timeout)
+def _here(slot: SlotObject, left_since: float | None, pod_stays: bool) -> SlotSpec:
+    leaves_by = None if left_since is None else left_since + slot.replacement_timeout
+    return replace(slot.spec, leaves_by=leaves_by, pod_stays=pod_stays)
 
 
 def recalled(remembered: Directory, answer: Mapping[str, tuple[str, str]]) -> Directory:

@@ -17,6 +17,7 @@ from .facts import Launcher, Role
 if TYPE_CHECKING:
     from .facts import Slot
 
+RESTART: Final = 15.0  # seconds: the kubelet may know of a pod's deletion earlier than the agent does
 ALIVE: Final = (Role.STARTING, Role.WARM, Role.ACTIVE)
 
 
@@ -24,10 +25,21 @@ def taken_away(slot: Slot) -> bool:
     """Whether somebody ends this slot in good order: operator, preStop of the slot pod, eviction of the last engine."""
     if slot.spec is not None and slot.spec.retiring:
         return True
-    if slot.keeper is not None and slot.keeper.leaving:
+    if slot.keeper is not None and slot.keeper.leaving and not _stays(slot):
         return True
     serving = [each for each in slot.launchers.values() if each.role is Role.ACTIVE]
     return slot.leaves_by is not None and bool(serving) and all(each.leaving for each in serving)
+
+
+def _stays(slot: Slot) -> bool:
+    """The kubelet runs preStop also to restart a container: then the pod stays, and nothing of the slot is given up."""
+    return slot.spec is not None and slot.spec.pod_stays and not (slot.gone or slot.ending)
+
+
+def restarts_by(slot: Slot) -> float | None:
+    """When a keeper that leaves, in a pod that nobody deletes, may go: what it holds, others hold too."""
+    leaves = slot.keeper is not None and slot.keeper.leaving and not slot.keeper.released and _stays(slot)
+    return slot.keeper.leaving_at + RESTART if slot.keeper is not None and leaves else None
 
 
 def decide_lame_duck(slot: Slot, now: float) -> Slot:
@@ -89,4 +101,4 @@ def _hold_back(launcher: Launcher, due: bool) -> do.HoldBack:
 
 def times(slot: Slot) -> list[float]:
     """When time alone changes something."""
-    return [time for time in (slot.leaves_by, lame_until(slot)) if time is not None]
+    return [time for time in (slot.leaves_by, lame_until(slot), restarts_by(slot)) if time is not None]

@@ -50,4 +50,5 @@ class SlotSpec:
     lame_duck_seconds: float = 0.0  # how long the last engine of a slot that is taken away goes on accepting
     retiring: bool = False  # the operator takes it away: its last engine is a lame duck
     leaves_by: float | None = None  # its node is being left: from then on (Unix time) nothing holds its pods back
+    pod_stays: bool = False  # the API server has its slot pod, and nobody deletes that
     generation: int = 0

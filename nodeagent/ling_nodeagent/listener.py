@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import decisions as do
-from .departure import overdue
+from .departure import overdue, restarts_by
 from .facts import Keeper, Role, Slot, with_item
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ def decide_word(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
     if (keeper.members, keeper.term) != (slot.callers, slot.term) and slot.callers:
         out.append(do.Members(conn=keeper.conn, callers=slot.callers, term=slot.term))
         keeper = replace(keeper, members=slot.callers, term=slot.term)
-    if keeper.leaving and not keeper.released and not slot.recovering and _empty(slot):
+    restart = restarts_by(slot)
+    may_go = _empty(slot) or (restart is not None and now >= restart)
+    if keeper.leaving and not keeper.released and not slot.recovering and may_go:
         out.append(do.Released(conn=keeper.conn))
         keeper = replace(keeper, released=True)
     return (slot if keeper is slot.keeper else replace(slot, keeper=keeper)), out

@@ -176,7 +176,8 @@ def stream_gone(slot: Slot, event: events.StreamGone, now: float) -> Slot:
 def keeper_leaving(slot: Slot, event: events.KeeperLeaving, now: float) -> Slot:
     if slot.keeper is None or slot.keeper.conn != event.conn:
         return slot
-    return replace(slot, keeper=replace(slot.keeper, leaving=True))
+    at = slot.keeper.leaving_at if slot.keeper.leaving else now
+    return replace(slot, keeper=replace(slot.keeper, leaving=True, leaving_at=at))
 
 
 def released(slot: Slot, event: events.Released, now: float) -> Slot:

@@ -92,7 +92,7 @@ def _keeper(memory: str, image: str) -> dict[str, Any]:
             "requests": {"cpu": "10m", "memory": memory},
             "limits": {"memory": memory, names.RESOURCE: "1"},
         },
-        "livenessProbe": _probe("/livez", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
+        # No liveness probe: it would see the pod network, not the keeper, and a restart runs preStop.
         "readinessProbe": _probe("/readyz", periodSeconds=1, timeoutSeconds=2, failureThreshold=2),
         "lifecycle": {"preStop": {"exec": {"command": ["python", "-m", "ling_nodeagent.keeper", "leave"]}}},
         "securityContext": {**_CONTAINER_SECURITY, "readOnlyRootFilesystem": True},

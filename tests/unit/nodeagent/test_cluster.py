@@ -38,6 +38,12 @@ def pod(name: str = "chat-0", uid: str = "u0", component: str = "slot") -> Pod:
     return found
 
 
+def going(name: str, uid: str, component: str) -> Pod:
+    found = cluster.pod_of(pod_body(name, uid, component, deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert found is not None
+    return found
+
+
 def slot(uid: str = "s0", **meta: Any) -> SlotObject:
     return cluster.slot_of(
         {"metadata": {"namespace": "prod", "name": "chat-0", "uid": uid, "generation": 7, **meta}, "spec": SPEC}
@@ -140,6 +146,21 @@ def test_what_is_remembered_counts_as_far_as_the_kubelet_agrees() -> None:
     found = cluster.recalled(remembered, {"d000": ("prod", "chat-0"), "d001": ("prod", "somebody")})
     assert list(found.callers) == ["d000"]
     assert found.slots == remembered.slots
+
+
+@pytest.mark.parametrize(
+    ("pods", "stays"),
+    [
+        ([pod(), ENGINE], True),
+        ([going("chat-0", "u0", "slot"), ENGINE], False),
+        ([pod(), going(ENGINE.name, "u1", "engine")], True),
+        ([ENGINE], False),
+    ],
+    ids=["there", "being deleted", "an engine is", "gone"],
+)
+def test_whether_the_slot_pod_stays(pods: list[Pod], stays: bool) -> None:
+    found = cluster.directory(Devices(), pods, {"prod/chat-0": slot()})
+    assert found.slots["prod/chat-0"].pod_stays is stays
 
 
 def test_a_node_that_is_left_dates_its_slots() -> None:

@@ -119,6 +119,38 @@ def test_a_slot_that_serves_nobody_has_no_lame_duck() -> None:
     assert mind.of(do.Released) == [do.Released(conn=keeper)]
 
 
+def test_a_keeper_that_restarts_in_a_pod_that_stays_costs_nothing() -> None:
+    """The kubelet runs preStop before it restarts a container, too: what the keeper holds, others hold."""
+    mind, _ = serving(pod_stays=True)
+    keeper = mind.slot.keeper
+    assert keeper is not None
+    begin(mind, "preStop")
+    mind.later(14.9)
+    assert mind.of(do.Released) == []
+    assert mind.wake == pytest.approx(mind.now + 0.1)
+    mind.later(0.1)
+    assert mind.of(do.Released) == [do.Released(conn=keeper.conn)]
+    mind.keeper(listens=False)
+    mind.later(1000)
+    assert (drained(mind), mind.of(do.DropSet), mind["one"].accepting) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    "say",
+    [lambda mind: mind.spec(pod_stays=False), lambda mind: mind.post(events.SpecChanged(spec=None))],
+    ids=["the pod is being deleted", "the slot is"],
+)
+def test_the_api_servers_word_may_come_after_the_kubelets(say: Callable[[Mind], object]) -> None:
+    mind, _ = serving(pod_stays=True)
+    begin(mind, "preStop")
+    mind.later(10)
+    say(mind)
+    mind.later(15)
+    assert drained(mind) == ["one"]
+    mind.later(60)
+    assert mind.of(do.Released) == [], "only when nothing of it is left"
+
+
 def test_a_deleted_slot_drains_at_once() -> None:
     mind, _ = serving()
     begin(mind, "preStop")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIGURES_SECONDS: Final = 15.0  # between two statuses that differ in figures alone: a busy slot has new ones all along
 REPEAT_SECONDS: Final = 0.5  # until the next look after the same step was done twice in a row
 
 
@@ -49,6 +50,10 @@ def _transition(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return essence(before) != essence(after)
 
 
+def _but_figures(one: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in one.items() if key != "performance"}
+
+
 class Reconciler:
     """Looks at one LingDeployment at a time; the same value serves all of them."""
 
@@ -60,6 +65,7 @@ class Reconciler:
         self._settings = settings
         self._metrics = metrics
         self._watched: dict[Key, float] = {}  # since when each has been looked at without a break
+        self._figures: dict[Key, float] = {}  # when the last status was written, whatever it told
         self._last: dict[Key, Step] = {}  # a guard only: a step that changes nothing must not be done in a tight loop
 
     async def reconcile(self, key: Key) -> float | None:
@@ -81,18 +87,18 @@ class Reconciler:
         if observed is None:
             self._metrics.objects.forget(key)
             self._watched.pop(key, None)
+            self._figures.pop(key, None)
             self._last.pop(key, None)
             return None
         observed = replace(observed, watched_since=self._watched.setdefault(key, now))
         planned = plan(observed, self._settings.images, now)
         built = status.build_status(observed, planned, now)
         self._metrics.objects.put(key, built)
-        if not observed.deleting:
-            await self._report(observed, planned, built, now)
+        later = None if observed.deleting else await self._report(observed, planned, built, now)
         step = planned.step
         if step is None:
             self._last.pop(key, None)
-            return planned.requeue_after
+            return min((one for one in (planned.requeue_after, later) if one is not None), default=None)
         step = await self._do_first(observed, planned, step, now)
         repeated = self._last.get(key) == step
         self._last[key] = step
@@ -145,10 +151,16 @@ class Reconciler:
             self._metrics.objects.put((observed.namespace, observed.name), built)
             await self._tell(observed, built, now)
 
-    async def _report(self, observed: Observed, planned: Plan, built: dict[str, Any], now: float) -> None:
-        """Events, then the status, then the slots' AgentLost. A figure alone is written only when nothing is to do."""
-        before = dict(observed.previous.raw or {})
-        if before != built and (planned.step is None or _transition(before, built)):
+    async def _report(self, observed: Observed, planned: Plan, built: dict[str, Any], now: float) -> float | None:
+        """Events, then the status, then the slots' AgentLost; the seconds after which the rest may be told, if any.
+
+        A figure alone is written only when nothing is to do, and now and then.
+        """
+        before, key = dict(observed.previous.raw or {}), (observed.namespace, observed.name)
+        due = self._figures.get(key, 0.0) + FIGURES_SECONDS
+        later = due - now if due > now and before != built and _but_figures(before) == _but_figures(built) else None
+        if later is None and before != built and (planned.step is None or _transition(before, built)):
+            self._figures[key] = now
             await self._tell(observed, built, now)
             self._observe_rollout(observed, built, now)
         for facts in planned.facts:
@@ -156,6 +168,7 @@ class Reconciler:
             if condition is not None:
                 meta = {"name": facts.name, "namespace": observed.namespace, "uid": facts.slot.uid}
                 await self._write_status("LingSlot", meta, {"conditions": [condition.to_dict()]})
+        return later
 
     async def _tell(self, observed: Observed, built: dict[str, Any], now: float) -> None:
         for event in transitions.events_of(observed.previous.conditions, built):

@@ -321,6 +321,22 @@ def test_a_calm_object_costs_no_write() -> None:
     assert world.kube.writes == writes
 
 
+def test_figures_alone_are_written_now_and_then() -> None:
+    world = started()
+    (slot,) = world.kube.of_kind("LingSlot")
+    world.kube.now += 60
+    writes = world.kube.writes
+    for number in range(1, 31):  # a minute of a busy slot
+        slot["status"]["engines"][0] |= {"requests": number, "ttftMs": 5.0 + number, "tpotMs": 1.0}
+        world.kube.now += 2
+        after = asyncio.run(world.reconciler.reconcile(KEY))
+    assert 3 <= world.kube.writes - writes <= 5
+    assert after is not None
+    world.kube.now += after
+    world.look()
+    assert world.status()["performance"]["requests"] == 30, "the last one too"
+
+
 def test_series_of_a_deleted_object_vanish() -> None:
     world = started()
     assert b'name="tiny"' in world.metrics.text()

@@ -1,6 +1,6 @@
 """How soon a changed status is worth a write, and when its conditions last changed. No I/O, no clock.
 
-A transition is written at once, the progress of a fill five times a second, mere counters every two seconds: a
+A transition is written at once, the progress of a fill five times a second, mere counters every ten seconds: a
 cluster of busy slots must not become a load test of its API server.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 type Status = Mapping[str, Any]
 
-PROGRESS, COUNTERS = 0.2, 2.0  # seconds after the last write
+PROGRESS, COUNTERS = 0.2, 10.0  # seconds after the last write
 COUNTER_KEYS = frozenset({"requests", "inFlight", "ttftMs", "tpotMs", "acceptLength"})
 PROGRESS_KEYS = COUNTER_KEYS | {"progress", "phases", "message", "holders", "bytes", "lastTransitionTime"}
 

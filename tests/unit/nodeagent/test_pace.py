@@ -36,7 +36,7 @@ def changed(**parts: Any) -> dict[str, Any]:
         pytest.param(changed(conditions=[{**SERVING, "message": "other words"}]), 0.2, id="condition-message"),
         pytest.param(changed(weightSets=[{"set": "ab:0", "state": "filling", "progress": 0.5}]), 0.2, id="progress"),
         pytest.param(changed(message="waits for room"), 0.2, id="message"),
-        pytest.param(changed(engines=[{**STATUS["engines"][0], "requests": 9, "inFlight": 0}]), 2.0, id="counters"),
+        pytest.param(changed(engines=[{**STATUS["engines"][0], "requests": 9, "inFlight": 0}]), 10.0, id="counters"),
     ],
 )
 def test_delay(wanted: dict[str, Any], seconds: float | None) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from . import events
 
 LONGEST_MESSAGE = 2000  # characters of differing fields: a person reads it in status
+MOST_ASKS = 32  # open ones of a launcher: the ranks of a server ask as one
 PROGRESS_STEP = 0.02  # a waiting cohort hears of progress in steps of this
 
 
@@ -36,13 +37,25 @@ def asked(slot: Slot, event: events.AttachAsked, now: float) -> Slot:
 
 def decide_answers(slot: Slot, now: float) -> tuple[Slot, list[do.Decision]]:
     out: list[do.Decision] = []
-    asks = sorted((ask.order, uid) for uid, each in slot.launchers.items() for ask in each.asks)
-    for order, uid in asks:
-        launcher = slot.launchers[uid]
-        ask = next(each for each in launcher.asks if each.order == order)
-        slot, answer = _answer(slot, launcher, ask, now)
+    asks = [(ask, uid) for uid, each in slot.launchers.items() for ask in each.asks[:MOST_ASKS]]
+    slot = _refuse_more(slot, out)
+    for ask, uid in sorted(asks, key=lambda pair: pair[0].order):
+        slot, answer = _answer(slot, slot.launchers[uid], ask, now)
         slot = _told(slot, uid, ask, answer, out)
     return slot, out
+
+
+def _refuse_more(slot: Slot, out: list[do.Decision]) -> Slot:
+    """Each decision goes through all of them: one launcher's must not hold up everybody."""
+    answer = do.Refused(reason=f"{MOST_ASKS} requests of this launcher wait already")
+    for launcher in tuple(slot.launchers.values()):
+        out.extend(
+            do.AnswerAttach(stream=launcher.stream, request=ask.request, server=ask.server, answer=answer)
+            for ask in launcher.asks[MOST_ASKS:]
+        )
+        if len(launcher.asks) > MOST_ASKS:
+            slot = slot.put(replace(launcher, asks=launcher.asks[:MOST_ASKS]))
+    return slot
 
 
 def _told(slot: Slot, uid: str, ask: Ask, answer: Answer | None, out: list[do.Decision]) -> Slot:

@@ -45,7 +45,13 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 QUEUE_LOOK = 1.0  # seconds between two looks at the listeners' queues
 STATUS_DELAY = 0.02  # seconds: what changes together is published together
-_GRPC_OPTIONS = (("grpc.so_reuseport", 0),)
+# Whoever has a device may connect: who says nothing is let go soon. A launcher has one stream.
+_GRPC_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 3000),
+    ("grpc.max_connection_idle_ms", 10_000),
+    ("grpc.max_concurrent_streams", 4),
+)
 
 
 class Agent:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 from ling_api import fdpass
+from ling_api.errors import BadInput
 
 from . import cluster, podresources, static
 from .cluster import Node, Pod, Seen, SlotObject
@@ -50,6 +53,7 @@ class LogPublisher:
 
 async def run(settings: Serve) -> None:
     """Serve until SIGTERM or SIGINT. Raises BadInput (before anything is changed), OSError."""
+    check_kernel()
     stop = asyncio.Event()
     fdpass.allow_many()  # 256 folders and every region twice
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,6 +65,19 @@ async def run(settings: Serve) -> None:
             await _cluster(settings, stop)
     except BaseExceptionGroup as group:
         raise _first(group) from group
+
+
+def check_kernel() -> None:
+    """Raises BadInput on a kernel that cannot say which process calls, or of which network namespace a socket is."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            os.close(fdpass.peer_pidfd(ours))
+            fdpass.netns_cookie(ours)
+        except OSError as error:
+            raise BadInput(
+                f"this node runs Linux {os.uname().release}; the agent needs Linux 6.5 or newer ({error.strerror})"
+            ) from error
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

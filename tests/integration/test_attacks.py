@@ -630,6 +630,20 @@ async def test_a_live_process_that_comes_and_goes_costs_nothing(scene: Scene) ->
             fdpass.receive(sock)
 
 
+async def test_who_connects_to_the_agents_socket_and_says_nothing_is_let_go(scene: Scene) -> None:
+    """Also a pod that is nobody's: each connection costs the agent memory and a descriptor."""
+    before = await scene.at_rest()
+    socks = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    try:
+        for sock in socks:
+            sock.connect(str(scene.folder("d004") / "agent.sock"))
+        await scene.until(lambda: scene.descriptors() >= before + 100, "they are accepted")
+        await scene.until(lambda: scene.descriptors() < before + 10, "they are let go")
+    finally:
+        for sock in socks:
+            sock.close()
+
+
 async def test_a_stream_that_says_nothing_is_ended(scene: Scene) -> None:
     began = time.monotonic()
     channel = grpc.aio.insecure_channel(f"unix:{scene.folder(scene.fresh()) / 'agent.sock'}")

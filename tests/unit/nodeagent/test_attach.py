@@ -172,3 +172,16 @@ def test_stream_that_ends_takes_its_requests_along() -> None:
     mind.attach("two", "s2")
     mind.post(events.StreamGone(stream=mind["two"].stream))
     assert mind["two"].asks == ()
+
+
+def test_more_open_requests_than_ranks_could_have_are_refused() -> None:
+    mind = room()
+    asker(mind, "one", "s1")
+    asker(mind, "two", "s2")
+    mind.attach("one", "s1")
+    for request in range(1, 34):
+        mind.attach("two", "s2", request=request)
+    assert isinstance(mind.answer("two", 1), do.Wait)
+    assert mind.answer("two", 33) == do.Refused(reason="32 requests of this launcher wait already")
+    assert len(mind["two"].asks) == 32
+    assert mind.later(1) == []

@@ -1,6 +1,7 @@
 """The agent's loop: one slot's trouble is no other's, and what cannot be sent ends that connection."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import pytest
 from tests.support.slot_mind import SLOT, spec
 
 from ling_api import fdpass
+from ling_api.errors import BadInput
 from ling_nodeagent import connection, events, serve
 from ling_nodeagent import decisions as do
 from ling_nodeagent.connection import MOST_BYTES, Connection, Refusals
@@ -142,6 +144,17 @@ async def test_a_slot_of_which_a_new_agent_finds_only_the_pods_is_gone(tmp_path:
     assert agent.slots[SLOT].callers == (pod,)
     assert agent.slots[SLOT].ending is not exists
     await agent.stop()
+
+
+def test_a_kernel_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve.check_kernel()
+
+    def unknown(_: object) -> int:
+        raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+
+    monkeypatch.setattr(fdpass, "peer_pidfd", unknown)
+    with pytest.raises(BadInput, match=r"runs Linux \S+; the agent needs Linux 6.5 or newer"):
+        serve.check_kernel()
 
 
 def test_the_same_refusal_is_said_once_a_minute() -> None:

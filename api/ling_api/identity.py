@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 type Value = str | int | float | bool | Mapping[str, Value] | Sequence[Value] | None
 
-LONGEST: Final = 1 << 20  # bytes of an identity
+LONGEST: Final = 1 << 20  # bytes of an identity: 2500 files, three facts of each
+MOST_VALUES: Final = 50_000
 _NEEDS_QUOTES: Final = re.compile(r'\Z|[-0-9"{\[]|(?:true|false|null)\Z')
 _PLAIN_KEY: Final = re.compile(r'[^."\[\]]+')
 
@@ -58,7 +59,7 @@ class Identity:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Identity:
         """The inverse of `to_bytes`. Raises BadInput for anything that `to_bytes` would not have written."""
-        value = canonical.decode(data, "an identity", LONGEST)
+        value = canonical.decode(data, "an identity", LONGEST, MOST_VALUES)
         role, fields = value.get("role"), value.get("fields")
         if not isinstance(role, str) or not isinstance(fields, dict) or len(value) != 2:
             raise BadInput("an identity must have the text `role`, the mapping `fields` and nothing else")

@@ -145,13 +145,37 @@ def test_what_has_no_one_spelling_is_refused(fields: dict[str, Any], sentence: s
         (b'{"role":"target","fields":{}}', "canonical"),
         (b'{"fields": {},"role":"target"}', "canonical"),
         (b'{"fields":{"a":"1","a":"2"},"role":"target"}', "canonical"),
-        (b'{"fields":' + b"[" * 100_000, "not JSON"),
+        (b'{"fields":' + b"[" * 40_000, "not JSON"),
+        (b'{"fields":{"a":[' + b"[]," * 60_000 + b"[]]}}", "more lists and values"),
+        (b'{"fields":{"a":[' + b"1," * 60_000 + b"1]}}", "more lists and values"),
+        (b'{"fields":{"a":"' + b"x" * (1 << 20) + b'"}}', "at most 1048576"),
     ],
-    ids=["nothing", "no UTF-8", "a list", "no fields", "more", "a number", "unsorted", "space", "twice", "deep"],
+    ids=[
+        "nothing",
+        "no UTF-8",
+        "a list",
+        "no fields",
+        "more",
+        "a number",
+        "unsorted",
+        "space",
+        "twice",
+        "deep",
+        "many lists",
+        "many values",
+        "long",
+    ],
 )
 def test_bytes_that_were_never_written_are_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         Identity.from_bytes(data)
+
+
+def test_an_identity_of_a_checkpoint_in_very_many_files_is_read() -> None:
+    facts = {"size": 5 << 30, "mtime_ns": 1_764_000_000_000_000_000, "header": "a" * 64}
+    shards = {f"model-{number:05}-of-02500.safetensors": facts for number in range(2500)}
+    identity = Identity.of("target", {"checkpoint": {"shards": shards}})
+    assert Identity.from_bytes(identity.to_bytes()) == identity
 
 
 def test_a_set_id_names_digest_and_rank() -> None:

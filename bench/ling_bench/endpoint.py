@@ -108,7 +108,7 @@ def _served(client: Client, wait: float, say: Callable[[str], None]) -> str:
         if time.monotonic() >= deadline:
             raise EndpointFailed(f"{client.url}/v1/models: {status or ''} {' '.join(text.split())[:200]}")
         if not told_so:
-            say(f"waiting for {client.url}, {wait:.0f} s at most")
+            say(f"waiting for {client.url}, {wait:.0f} s at most: {status or ''} {' '.join(text.split())[:200]}")
             told_so = True
         time.sleep(0.5)
     try:

@@ -9,7 +9,8 @@ import pytest
 pytest_plugins = ["tests.support.longlived"]
 ROOT = Path(__file__).parent
 STAGES = ("house", "unit", "integration", "sglang", "cluster", "gpu")
-SECONDS = {"integration": 180, "cluster": 600, "sglang": 900}  # steps have deadlines of their own; what tests share is not counted
+# steps have deadlines of their own; what tests share is not counted
+SECONDS = {"integration": 180, "cluster": 600, "sglang": 900}
 
 
 def _stage(item: pytest.Item) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,18 @@ if TYPE_CHECKING:
 
 NAME = "shop"
 RATE = 20.0
+DEFAULT_IMAGE = "engine.images.reference"
 
 
 @pytest.fixture
 def scene(trial: support.Trial, model: str) -> Scene:
     """A LingDeployment that serves with the torch-free engine, and a client pod on the other node."""
-    trial.apply(support.deployment(NAME, model, image=support.STANDIN))
+    return serving(trial, model, support.STANDIN)
+
+
+def serving(trial: support.Trial, model: str, image: str) -> Scene:
+    """See `scene`; no image is the chart's default."""
+    trial.apply(support.deployment(NAME, model, image=image))
     trial.wait_condition(NAME, "Ready")
     found = Scene(trial.cluster, trial.name, NAME)
     trial.client(away_from=found.slot()["status"]["node"])
@@ -70,6 +77,11 @@ def pods(scene: Scene) -> dict[str, tuple[str, int]]:
     }
 
 
+def engine_images(scene: Scene) -> set[str]:
+    found = scene.cluster.items("pod", scene.namespace, "ling.dev/component=engine")
+    return {one["spec"]["containers"][0]["image"] for one in found}
+
+
 def newer_chart(folder: Path) -> Path:
     """A chart of another version whose CRD has one default more."""
     copy = folder / "ling"
@@ -84,34 +96,40 @@ def newer_chart(folder: Path) -> Path:
     return copy
 
 
-def test_an_upgrade_of_everything_touches_nothing_that_serves(scene: Scene, cluster: Cluster, tmp_path: Path) -> None:
+def test_an_upgrade_of_everything_touches_nothing_that_serves(trial: support.Trial, model: str, tmp_path: Path) -> None:
+    """Chart version, images of operator, agent and of engines that name none, one default of the CRD more."""
+    cluster = trial.cluster
     if not cluster.local:
         pytest.skip("other images are made by tagging those on the local cluster's nodes")
-    for image in ("operator", "nodeagent", "engine-reference"):
+    for image in ("operator", "nodeagent", "engine-standin"):
         for number in (1, 2):
             names = (f"localhost/ling-{image}:dev", f"localhost/ling-{image}:next")
             cluster.node("exec", number, "ctr", "-n", "k8s.io", "image", "tag", "--force", *names)
-    before, chart = pods(scene), newer_chart(tmp_path)
+    chart = newer_chart(tmp_path)
 
     def upgrade(_scene: Scene) -> Event:
         at = time.time()
         common = ("upgrade", "ling", str(chart), "--namespace", SYSTEM, "--wait", "--set", "image.registry=localhost")
-        cluster.helm(*common, "--set", "image.tag=next", "--set", "crds.keep=true")
+        cluster.helm(*common, "--set", "image.tag=next", "--set", f"{DEFAULT_IMAGE}=localhost/ling-engine-standin:next")
         return at, scene.recovered
 
     try:
+        cluster.install("--set", f"{DEFAULT_IMAGE}={support.STANDIN}")
+        scene = serving(trial, model, "")
+        before = pods(scene)
         seen = continuity.observe(scene, "chart-upgrade", upgrade, "keep", RATE)
         running = {
             one["spec"]["containers"][0]["image"] for space in (SYSTEM, AGENTS) for one in cluster.items("pod", space)
         }
         novelty = cluster.get("ld", NAME, namespace=scene.namespace)["spec"]["engine"]["novelty"]
         time.sleep(3)  # what a rollout would have begun by now
-        after = pods(scene)
+        after, image = pods(scene), engine_images(scene)
     finally:
         cluster.install()
     assert running == {"localhost/ling-operator:next", "localhost/ling-nodeagent:next"}
     assert novelty == "on", "the CRD was upgraded with the chart"
     assert after == before
+    assert image == {support.STANDIN}, "the default of before goes with its revision"
     assert seen.sent > RATE
     assert seen.failed == 0, seen
 
@@ -141,6 +159,38 @@ def test_kubectl_ling_tells_and_does(scene: Scene, cluster: Cluster) -> None:
     assert pods(scene)[NAME + "-0"] == former[1][NAME + "-0"], "the slot stays"
     assert seen.failures.get("refused", 0) == 0, seen
     assert seen.failed == 0, seen
+
+
+def test_the_page_arrives_through_a_port_forward(scene: Scene, cluster: Cluster) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    path = os.pathsep.join((str(cluster.program.parent), str(Path(sys.executable).parent), os.environ["PATH"]))
+    command = [str(cluster.program), "ling", "dashboard", f"--port={port}"]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PATH": path}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as forward:
+        try:
+            assert cluster.wait_for("the page", lambda: answers(url), 60) == "text/html; charset=utf-8"
+            with urllib.request.urlopen(f"{url}/events", timeout=60) as events:
+                first = next(line for line in events if line.startswith(b"data:"))
+                assert shown(first, scene)["ready"]
+                cluster.kubectl("delete", "ld", NAME, "-n", scene.namespace, "--wait=false")
+                assert any(line.startswith(b"data:") and not shown(line, scene) for line in events), "it is told live"
+        finally:
+            forward.terminate()
+
+
+def answers(url: str) -> str | None:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as page:
+            return str(page.headers["Content-Type"])
+    except OSError:
+        return None
+
+
+def shown(event: bytes, scene: Scene) -> dict[str, Any]:
+    """What an event of the page tells of the scene's LingDeployment, nothing when it has gone."""
+    picture = json.loads(event.removeprefix(b"data:"))
+    return next((one for one in picture["deployments"] if one["key"] == f"{scene.namespace}/{NAME}"), {})
 
 
 def revision(scene: Scene) -> str:

@@ -8,6 +8,7 @@ from ling_api import names
 from ling_api.engine import SGLANG
 from ling_operator import devices
 from ling_operator.builders import labels_of, owner_of
+from ling_operator.commandline import RUN, engine_args
 from ling_operator.views import FILL
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ _POD_SECURITY: Final = {
     "runAsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_RUN: Final = "run"
-_LIVES: Final = (_RUN, FILL)  # commands that talk to the agent, so that they must say who they are
 _MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # the PodDisruptionBudgets say when
 _SHM: Final = "/dev/shm"  # noqa: S108 - where every libc looks for it
 _SHARED: Final = {"name": "shm", "emptyDir": {"medium": "Memory"}}  # NCCL's; a container has 64 MiB by itself
@@ -134,25 +133,6 @@ def _tolerations(slot: SlotView) -> list[dict[str, str]]:
     return [*(dict(one) for one in _STAYS), *own]
 
 
-def model_path(part: EnginePart) -> str:
-    """Where an engine finds its checkpoint."""
-    return _inside(names.PVC_DIR if part.model.claim else names.MODELS_DIR, part.model.path)
-
-
-def draft_path(part: EnginePart) -> str:
-    """Where an engine finds its external draft, "" when none is named."""
-    draft = part.decoding.draft
-    if draft is None:
-        return ""
-    if not draft.claim:
-        return _inside(names.MODELS_DIR, draft.path)
-    return _inside(names.PVC_DIR if draft.claim == part.model.claim else names.DRAFT_DIR, draft.path)
-
-
-def _inside(root: str, path: str) -> str:
-    return f"{root}/{path}".rstrip("/")
-
-
 def _claims(part: EnginePart) -> dict[str, tuple[str, str]]:
     """Volumes of an engine pod: name -> claim, where it is mounted. One claim is one volume."""
     found, draft = {}, part.decoding.draft
@@ -161,53 +141,6 @@ def _claims(part: EnginePart) -> dict[str, tuple[str, str]]:
     if draft is not None and draft.claim not in ("", part.model.claim):
         found["draft"] = (draft.claim, names.DRAFT_DIR)
     return found
-
-
-def _decoding_args(part: EnginePart) -> list[str]:
-    """Nothing for plain decoding: an engine's image may be older than the flags."""
-    decoding = part.decoding
-    if decoding.algorithm == "None":
-        return []
-    flags = {
-        "--num-steps": decoding.num_steps,
-        "--num-draft-tokens": decoding.num_draft_tokens,
-        "--draft": draft_path(part),
-    }
-    return [f"--decoding={decoding.algorithm}", *(f"{flag}={value}" for flag, value in flags.items() if value)]
-
-
-def _runtime_args(part: EnginePart) -> list[str]:
-    """What only SGLang understands; the reference engine's runtime is its image's own choice."""
-    engine = part.engine
-    if engine.runtime != SGLANG:
-        return []
-    flags = {
-        "--runtime": "sglang",
-        "--tp": part.tp,
-        "--concurrency": engine.concurrency,
-        "--dtype": part.model.dtype,
-        "--router-dtype": part.model.router_dtype,
-        "--weight-cache": part.cache_policy,
-    }
-    words = [f"--extra-arg={word}" for word in engine.extra_args]
-    return [*(f"{flag}={value}" for flag, value in flags.items() if value), *words]
-
-
-def engine_args(deployment: str, revision: str, part: EnginePart, grace_seconds: int, command: str = _RUN) -> list[str]:
-    """The command line of `ling-engine`."""
-    stated = [f"--model-revision={part.model.revision}"] if part.model.revision else []
-    lives = [f"--revision={revision}", f"--grace-seconds={grace_seconds}"] if command in _LIVES else []
-    return [
-        command,
-        f"--model={model_path(part)}",
-        *stated,
-        f"--context-length={part.engine.context_length}",
-        f"--max-queue={part.engine.max_queue}",
-        *lives,
-        f"--served-model-name={deployment}",
-        *_decoding_args(part),
-        *_runtime_args(part),
-    ]
 
 
 def _engine(observed: Observed, slot: SlotView, revision: str, part: EnginePart, command: str) -> dict[str, Any]:
@@ -229,7 +162,7 @@ def _engine(observed: Observed, slot: SlotView, revision: str, part: EnginePart,
         "securityContext": dict(_CONTAINER_SECURITY),
     }
     env = dict(part.engine.env)
-    if command == _RUN:
+    if command == RUN:
         env.setdefault(names.ENV_LEAVE_SECONDS, str(leave_seconds(slot.spec)))
     if env:
         container["env"] = [{"name": name, "value": value} for name, value in env.items()]
@@ -254,7 +187,7 @@ def build_engine_pod(
 ) -> dict[str, Any]:
     """An engine pod of one revision. `node` is its slot pod's; without one it goes where there is a GPU."""
     name = engine_pod_name(slot.name, revision, number)
-    return engine_pod(observed, slot, name, revision, part, engine_spec(observed, slot, node, revision, part, _RUN))
+    return engine_pod(observed, slot, name, revision, part, engine_spec(observed, slot, node, revision, part, RUN))
 
 
 def build_fill_pod(observed: Observed, slot: SlotView, node: str, revision: str, part: EnginePart) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ling_api.engine import Resources
 from ling_api.gpu import Gpu
 from ling_api.slotstatus import LingSlotStatus
 from ling_api.v1alpha1 import EnginePart, LingSlotSpec, Wish
-from ling_operator import builders, checkpods, pods
+from ling_operator import builders, checkpods, commandline, pods
 from ling_operator.settings import Images
 from ling_operator.views import Observed, Previous, SlotView
 
@@ -267,7 +267,7 @@ def test_a_label_of_the_user_never_takes_the_place_of_the_operators() -> None:
 
 def test_the_command_line_of_sglang_says_what_differs_from_its_own_and_no_more() -> None:
     least = EnginePart.from_dict({"model": {"source": "host:///flash"}, "engine": {"runtime": "SGLang"}})
-    said = [arg for arg in pods.engine_args("chat", "0badcafe", least, 120) if "=" not in arg or "sglang" in arg]
+    said = [arg for arg in commandline.engine_args("chat", "0badcafe", least, 120) if "=" not in arg or "sglang" in arg]
     assert said == ["run", "--runtime=sglang"]
     args = BUILT["engine-pod-sglang"]["spec"]["containers"][0]["args"]
     assert {"--tp=4", "--concurrency=8", "--dtype=bfloat16", "--router-dtype=bf16", "--decoding=NEXTN"} < set(args)
@@ -281,7 +281,7 @@ def test_a_revision_takes_the_image_of_its_runtime() -> None:
 
 def test_the_root_of_a_claim_is_the_mount_itself() -> None:
     part = EnginePart.from_dict({"model": {"source": "pvc://models/"}})
-    assert pods.model_path(part) == "/checkpoint"
+    assert commandline.model_path(part) == "/checkpoint"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def main() -> None:
         ]
         start = time.time()
         happenings(cluster, scenes)
-        write_status(cluster, folder)
+        write_status(cluster)
         photograph(cluster, folder, scratch)
         time.sleep(QUIET_S)
         answered = [row for load in loads for row in load.rows()]
@@ -130,10 +130,11 @@ def environment(cluster: Cluster) -> dict[str, str]:
     return {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PATH": path}
 
 
-def write_status(cluster: Cluster, folder: Path) -> None:
+def write_status(cluster: Cluster) -> None:
     command = [str(cluster.program), "ling", "status", DRAFTED, "-n", NAMESPACE]
     said = subprocess.run(command, env=environment(cluster), capture_output=True, text=True, timeout=60, check=True)
-    (folder / "status.txt").write_text(f"$ kubectl ling status {DRAFTED} -n {NAMESPACE}\n{said.stdout}")
+    (ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build/status.txt").write_text(said.stdout)  # for docs/production.md, by hand
 
 
 def photograph(cluster: Cluster, folder: Path, scratch: Path) -> None:
@@ -177,9 +178,9 @@ def draw(prometheus: Prometheus, start: float, end: float, folder: Path, counts:
     boards = json.loads(DASHBOARD.read_text())["panels"]
     panels = [dashboard_picture.panel(one, ask(prometheus, one, start, end)) for one in boards]
     said = (
-        f"The queries of charts/ling/files/dashboard.json, answered by Prometheus over {end - start:.0f} s of a "
+        f"Queries of charts/ling/files/dashboard.json, answered by Prometheus over {end - start:.0f} s of a "
         f"two-node test cluster (CPU, tiny checkpoints): {counts}. "
-        "Drawn by benchmarks/dashboard_picture.py, not by Grafana."
+        "Not Grafana's drawing."
     )
     (folder / "dashboard.svg").write_text(dashboard_picture.draw(panels, start, end, said))
 

@@ -110,6 +110,38 @@ def test_a_handover_on_one_device_keeps_device_and_claim_and_a_competitor_waits(
     assert time.monotonic() - at < 60, "long before any grace period is over"
 
 
+def test_a_swap_keeps_device_and_claim_and_a_competitor_waits(serve: Callable[..., Trial]) -> None:
+    trial = serve()
+    held = trial.get("lslot", f"{NAME}-0")["status"]
+    memory = held["capacity"]["weights"] + held["engines"][0]["planBytes"] * 3 // 2  # no second engine beside the first
+    trial.kubectl("delete", "ld", NAME)
+    trial.wait_for("the claim is gone", lambda: not trial.items("resourceclaim"), 120)
+    serve(weightCache={"memory": str(memory)})
+    before = claim(trial)
+    competitor(trial, trial.slot_pods(NAME)[0]["spec"]["nodeName"])
+    edit(trial, 2048)
+    seen: set[tuple[str, ...]] = set()
+
+    def swapped() -> bool:
+        engines = trial.get("lslot", f"{NAME}-0").get("status", {}).get("engines", ())
+        seen.add(tuple(sorted(each["role"] for each in engines)))
+        found = trial.cluster.condition("ld", NAME, trial.name, "UpdateInProgress")
+        return bool(found and found["status"] == "False" and len(trial.engine_pods(NAME)) == 1 and updated(trial))
+
+    trial.wait_for("the new engine alone", swapped, 150)
+    assert not any("warm" in roles for roles in seen), f"a handover, no swap: {seen}"
+    after = claim(trial)
+    assert (after["uid"], after["devices"], phase(trial)) == (before["uid"], before["devices"], "Pending")
+    trial.kubectl("delete", "ld", NAME, "--wait=false")
+    trial.wait_for("the competitor runs", lambda: phase(trial) == "Running")
+    trial.wait_for("who held the weights is gone", lambda: not trial.items("lslot") and not trial.slot_pods(NAME))
+
+
+def updated(trial: Trial) -> bool:
+    found = trial.get("ld", NAME)
+    return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+
 def served_by(trial: Trial) -> str:
     status = trial.get("lslot", f"{NAME}-0").get("status", {})
     serving = any(one["type"] == "Serving" and one["status"] == "True" for one in status.get("conditions", ()))

@@ -143,7 +143,11 @@ class Trial:
 def trial(cluster: Cluster) -> Iterator[Trial]:
     """A fresh namespace that enforces Pod Security `restricted`; that all in it goes is seen at the end of the run."""
     with cluster.namespace(f"{PREFIX}{uuid.uuid4().hex[:8]}", wait=False) as name:
-        yield Trial(cluster=cluster, name=name)
+        try:
+            yield Trial(cluster=cluster, name=name)
+        finally:
+            # a namespace in which one still lives when it is emptied is looked at again minutes later only
+            cluster.kubectl("delete", "ld", "--all", "-n", name, "--wait=false", check=False)
 
 
 def deployment(name: str, source: str, *, memory: str = "64Mi", image: str = "", **spec: Any) -> dict[str, Any]:

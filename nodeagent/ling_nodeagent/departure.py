@@ -32,7 +32,14 @@ def taken_away(slot: Slot) -> bool:
 
 
 def _stays(slot: Slot) -> bool:
-    """The kubelet runs preStop also to restart a container: then the pod stays, and nothing of the slot is given up."""
+    """The kubelet runs preStop also to restart a container: then the pod stays, and nothing of the slot is given up.
+
+    Unless whoever serves leaves too, which no container's restart makes them do: the node shuts down, or the API
+    server's word of the pod's deletion has not come yet.
+    """
+    serving = [each for each in slot.launchers.values() if each.role in (Role.ACTIVE, Role.DRAINING)]
+    if serving and all(each.leaving for each in serving):
+        return False
     return slot.spec is not None and slot.spec.pod_stays and not (slot.gone or slot.ending)
 
 

@@ -151,6 +151,31 @@ def test_the_api_servers_word_may_come_after_the_kubelets(say: Callable[[Mind], 
     assert mind.of(do.Released) == [], "only when nothing of it is left"
 
 
+def engine_leaves(mind: Mind) -> None:
+    mind.post(events.Leaving(stream=mind["one"].stream))
+
+
+def keeper_leaves(mind: Mind) -> None:
+    begin(mind, "preStop")
+
+
+@pytest.mark.parametrize(
+    ("order", "lame"),
+    [((keeper_leaves, engine_leaves), 15.0), ((engine_leaves, keeper_leaves), 0.0)],
+    ids=["keeper first", "engine first"],
+)
+def test_a_node_that_shuts_down_ends_slot_and_engine_without_the_api_servers_word(
+    order: tuple[Callable[[Mind], None], ...], lame: float
+) -> None:
+    mind, _ = serving(pod_stays=True)
+    for leaves in order:
+        leaves(mind)
+    mind.later(lame)
+    assert drained(mind) == ["one"]
+    mind.later(60)
+    assert mind.of(do.Released) == [], "only when nothing of it is left"
+
+
 def test_a_deleted_slot_drains_at_once() -> None:
     mind, _ = serving()
     begin(mind, "preStop")

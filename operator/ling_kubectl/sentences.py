@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HINTS: Final = {  # what the scheduler says: what to do
     "Insufficient memory": "lower weightCache.memory or engine.resources, or free a node",
     f"Insufficient {names.RESOURCE}": "no node agent offers its device there: kubectl get pods -n ling-agents -o wide",
-    "untolerated taint": "its nodes are tainted; engines tolerate a cordon only",
+    "untolerated taint": "its nodes are tainted: name the taint in engine.podTemplate.spec.tolerations",
     "cannot allocate all claims": "no node has that many free GPUs of the device class",
     "resourceclaim": "the claim is not allocated: kubectl describe resourceclaim",
 }

@@ -42,7 +42,10 @@ def claimable(device_class: Object | None, slices: Iterable[Object]) -> Mapping[
     found: Counter[str] = Counter()
     for parts in pools.values():
         newest = max(_generation(one) for one in parts)
-        for one in (part for part in parts if _generation(part) == newest):
+        current = [part for part in parts if _generation(part) == newest]
+        if len(current) < ((current[0].get("pool") or {}).get("resourceSliceCount") or 0):
+            return None  # just being published
+        for one in current:
             if not one.get("nodeName"):
                 return None
             found[one["nodeName"]] += len(one.get("devices") or ())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ling_api.gpu import Gpu
     from ling_api.v1alpha1 import LingDeploymentSpec, LingSlotSpec
     from ling_operator.slotfacts import SlotFacts
-    from ling_operator.views import Observed
+    from ling_operator.views import Observed, SlotView
 
 STARVED_AFTER: Final = 30.0  # seconds without room for any engine, after which a slot is replaced
 NO_ROOM_AFTER: Final = 10.0  # seconds without room for a new slot, after which a misfit goes first
@@ -138,6 +138,12 @@ def _over(facts: SlotFacts, standing: Standing, spec: LingDeploymentSpec, now: f
     return ""
 
 
+def _ends(observed: Observed, slot: SlotView) -> bool:
+    """Whether a slot that is being deleted will be gone soon: on a dead node nobody ends its pods."""
+    node = observed.nodes.get(slot.status.node)
+    return node is None or node.alive
+
+
 def _without_room(good: Sequence[SlotFacts], *, engines_too: bool, now: float) -> bool:
     """A new slot has been waiting for room, and for nothing else, long enough."""
     waits = [waits_for_room(one, engines_too=engines_too) for one in good]
@@ -200,7 +206,7 @@ def place(observed: Observed, spec: LingDeploymentSpec, facts: Sequence[SlotFact
         asked = needs(aim.memory, aim.gpu, aim.part)
         few = too_few(aim.gpu, observed.devices) if aim.gpu == spec.part.gpu else None
         helps = [one for one in misfits if not few and (not one.serving or could_hold(one.node, asked))]
-        terminating = [one.name for one in observed.slots if one.owned and one.deleting]
+        terminating = [one.name for one in observed.slots if one.owned and one.deleting and _ends(observed, one)]
         first = min(helps, key=_order, default=None)
         if terminating:
             said = f"no room for a new slot beside the old: {terminating[0]} is released first"

@@ -51,7 +51,13 @@ def _transition(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 def _but_figures(one: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in one.items() if key != "performance"}
+    """SLOMet says its figures in its message, so of it only what it says of them counts."""
+
+    def said(condition: dict[str, Any]) -> dict[str, Any]:
+        return {**condition, "message": ""} if condition["type"] == names.SLO_MET else condition
+
+    rest = {key: value for key, value in one.items() if key != "performance"}
+    return rest | {"conditions": [said(each) for each in one.get("conditions") or ()]}
 
 
 class Reconciler:

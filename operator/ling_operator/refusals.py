@@ -6,6 +6,7 @@ refusal stands while the very same step is still due; once it was done, or is wa
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ MOST: Final = 32  # refusals that a status keeps
 _CODES: Final = frozenset({400, 403, 422})  # a webhook's no; quota, policy or rights; the object makes no sense
 _WEBHOOK: Final = "webhook"  # the word in the message of one that could not be asked, whatever the code
 _TAKEN: Final = 409
+_NUMBER: Final = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")  # hexadecimal ones too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +64,19 @@ def refusal(step: Step, slot: str, status: int, said: str) -> Refusal | None:
 
 
 def together(before: Sequence[Refusal], now: Sequence[Refusal], done: str) -> tuple[Refusal, ...]:
-    """What stands after a look: its own, and earlier ones of steps that it did not try. `done` is what it did."""
+    """What stands after a look: its own, and earlier ones of steps that it did not try. `done` is what it did.
+
+    One whose words differ only in numbers (a port, a time, a uid) is the one that is known, or it would be news, an
+    event and a status each, at every look.
+    """
+    known = {_but_numbers(one): one for one in before}
     tried = {one.what for one in now} | {done}
-    return (*now, *(one for one in before if one.what not in tried))[:MOST]
+    mine = (known.get(_but_numbers(one), one) for one in now)
+    return (*mine, *(one for one in before if one.what not in tried))[:MOST]
+
+
+def _but_numbers(one: Refusal) -> tuple[str, str, str]:
+    return one.what, one.slot, _NUMBER.sub("#", one.said)
 
 
 def still_due(before: Sequence[Refusal], due: Collection[str]) -> tuple[Refusal, ...]:

@@ -44,7 +44,7 @@ class Settings:
 
     images: Images
     namespaces: tuple[str, ...] = ()
-    agent_namespace: str = "ling-system"
+    agent_namespace: str = "ling-agents"
     leaving_taints: tuple[str, ...] = names.LEAVING_TAINTS
     port: int = names.METRICS_PORT
     page_port: int = PAGE_PORT
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator until it is told to end")
     run.add_argument("--namespace", action="append", default=[], help="watch this namespace only (repeatable)")
-    run.add_argument("--agent-namespace", default="ling-system", help="where the node agents run (%(default)s)")
+    run.add_argument("--agent-namespace", default="ling-agents", help="where the node agents run (%(default)s)")
     run.add_argument(
         "--leaving-taint", action="append", default=[], help="a node with this taint is being drained (repeatable), too"
     )

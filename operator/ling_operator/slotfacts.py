@@ -82,9 +82,12 @@ class SlotFacts:
 
     @property
     def silent(self) -> bool:
-        """The agent said that it serves and is away, and the engine that it named is not Ready, or is gone."""
+        """The agent said that it serves and is away, and the engine that it named is not Ready, or is gone.
+
+        On a node that is left not being Ready says nothing: at the deadline the agent holds engines back that serve.
+        """
         active = self.active
-        answers = active is not None and active.live and active.ready
+        answers = active is not None and active.live and (active.ready or self.leaving)
         return self.slot.status.is_true(names.SERVING) and self.agent is False and not answers
 
     @property

@@ -78,7 +78,9 @@ def _update(facts: Sequence[SlotFacts], rollout: Rollout | None) -> Verdict:
     return names.UPDATE_IN_PROGRESS, False, "OneRevision", "one revision runs" if running else "no engine runs"
 
 
-def _cached(facts: Sequence[SlotFacts]) -> Verdict:
+def _cached(facts: Sequence[SlotFacts], policy: str) -> Verdict | None:
+    if policy == "Off":
+        return None
     without = [one for one in facts if not one.slot.status.is_true(names.WEIGHTS_HELD)]
     if not facts:
         return names.WEIGHTS_CACHED, False, "NoSlots", "no slot holds weights"
@@ -226,7 +228,7 @@ def build_status(observed: Observed, plan: Plan, now: float) -> dict[str, Any]:
         _ready(observed, facts),
         _progressing(observed, plan),
         _update(facts, rollout),
-        _cached(facts),
+        _cached(facts, observed.spec.part.cache_policy if observed.spec else ""),
         gpu_allocated(facts, observed.spec.part.gpu if observed.spec else None, observed.devices),
         standby_ready(facts),
         slo_met(observed.spec.slo, performance) if observed.spec else None,

@@ -21,6 +21,7 @@ from ling_engine.launcher_metrics import LauncherMetrics
 from ling_engine.lifecycle import Phase as EnginePhase
 from ling_engine.metrics import ServerMetrics
 from ling_nodeagent.metrics import AgentCollector, Counters, Snapshot
+from ling_operator import rollout
 from ling_operator.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ CASES: dict[str, Case] = {
     "LingInvalidSpec": Case(
         fires=condition("Degraded", "True", "InvalidSpec"), quiet=condition("Degraded", "False", "AsExpected")),
     "LingRolloutGivenUp": Case(
-        fires=condition("Progressing", "False", "ProgressDeadlineExceeded"),
+        fires=condition("Progressing", "False", "EngineFailed"),
         quiet=condition("Progressing", "False", "Deleting")),
     "LingStandbyMissing": Case(
         fires=condition("StandbyReady", "False", "Waiting"), quiet=condition("StandbyReady", "True", "Ready")),
@@ -116,6 +117,11 @@ CASES: dict[str, Case] = {
         fires={'ling_agent_server_deaths_total{instance="n1"}': "0x30 9x30"},
         quiet={'ling_agent_server_deaths_total{instance="n1"}': "0x30 1x30"}),
 }  # fmt: skip
+
+
+def test_every_reason_of_a_revision_given_up_is_one_of_its_alert() -> None:
+    for reason in (rollout.ENGINE_FAILED, rollout.DEADLINE):
+        assert reason in RULES["LingRolloutGivenUp"]["expr"]
 
 
 def test_every_alert_has_a_case_and_a_page() -> None:

@@ -75,6 +75,23 @@ def test_on_the_only_node_a_slot_stays_until_the_time_is_over_and_comes_back() -
     as_wanted(world, 1)
 
 
+def test_an_agent_away_after_the_deadline_takes_no_slot_that_serves() -> None:
+    """The agent of a cordoned node holds pods back that serve; then it is away itself, for an upgrade that hangs."""
+    world = started(drain={"replacementTimeoutSeconds": 40})
+    leave(world, "node-1")
+    served_through(world, 40)  # 20 s
+    world.kube.now += 20
+    for pod in world.kube.of_kind("Pod"):
+        if pod["metadata"]["name"].startswith("tiny-0-"):
+            held_back = {"type": "Ready", "status": "False", "lastTransitionTime": world.kube.time()}
+            pod["status"]["conditions"] = [held_back]
+    served_through(world, 10)
+    world.kube.agent_ready = False
+    served_through(world, 400)  # 200 s, thrice holdSeconds
+    assert "tiny-0" in slots(world)
+    assert not world.kube.objects["LingSlot", "tiny-0"]["spec"].get("leaving")
+
+
 def test_a_dead_node_s_slot_is_replaced_at_once_and_the_surplus_goes_when_it_returns() -> None:
     world = started(nodes=2)
     world.kube.machines["node-1"].ready = False

@@ -56,6 +56,16 @@ def test_an_edit_of_what_sglang_is_told_rolls_the_engine_and_keeps_the_slot() ->
     assert "--extra-arg=--schedule-policy=lpm" in pod(world, "engine")["containers"][0]["args"]
 
 
+def test_who_wants_no_cached_weights_is_not_told_that_there_are_none() -> None:
+    world = started()
+    assert world.condition("WeightsCached") == ("True", "Held")
+    body = on_gpus()
+    body["weightCache"]["policy"] = "Off"
+    world.kube.put_deployment("tiny", body)
+    world.settle()
+    assert [one for one in world.status()["conditions"] if one["type"] == "WeightsCached"] == []
+
+
 def test_an_edit_of_where_slots_may_be_makes_a_new_slot_first() -> None:
     world = started(nodes=2)
     world.kube.put_deployment("tiny", on_gpus(podTemplate={"spec": {"priorityClassName": "serving"}}))

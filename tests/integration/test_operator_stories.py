@@ -321,8 +321,9 @@ def test_a_calm_object_costs_no_write() -> None:
     assert world.kube.writes == writes
 
 
-def test_figures_alone_are_written_now_and_then() -> None:
-    world = started()
+@pytest.mark.parametrize("slo", [{}, {"ttftMs": 1, "tpotMs": 100}], ids=["no slo", "an slo, whose message has figures"])
+def test_figures_alone_are_written_now_and_then(slo: dict[str, int]) -> None:
+    world = started(slo=slo) if slo else started()
     (slot,) = world.kube.of_kind("LingSlot")
     world.kube.now += 60
     writes = world.kube.writes

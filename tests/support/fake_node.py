@@ -18,7 +18,7 @@ import httpx
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AGENT_NAMESPACE = "ling-system"
+AGENT_NAMESPACE = "ling-agents"
 NODE = "node-1"
 PERIOD = 0.05
 

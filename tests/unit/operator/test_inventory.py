@@ -13,9 +13,11 @@ def device_class(*expressions: str) -> dict[str, Any]:
     return {"spec": {"selectors": [{"cel": {"expression": one}} for one in expressions]}}
 
 
-def slice_of(node: str, count: int, *, driver: str = "a.example.com", pool: str = "", generation: int = 1) -> Any:
+def slice_of(
+    node: str, count: int, *, driver: str = "a.example.com", pool: str = "", generation: int = 1, of: int = 1
+) -> Any:
     spec = {
-        "driver": driver, "pool": {"name": pool or node, "generation": generation},
+        "driver": driver, "pool": {"name": pool or node, "generation": generation, "resourceSliceCount": of},
         "devices": [{"name": str(number)} for number in range(count)],
     }  # fmt: skip
     return {"spec": {**spec, "nodeName": node} if node else {**spec, "allNodes": True}}
@@ -52,6 +54,8 @@ A = device_class("device.driver == 'a.example.com'")
         pytest.param([slice_of("n1", 8), slice_of("n1", 6, generation=2)], {"n1": 6}, id="the newest of a pool"),
         pytest.param([slice_of("n1", 8, driver="b.example.com")], {}, id="another driver's"),
         pytest.param([slice_of("n1", 8), slice_of("", 4, pool="net")], None, id="devices of all nodes"),
+        pytest.param([slice_of("n1", 8, of=2)], None, id="a pool that is just being published"),
+        pytest.param([slice_of("n1", 8, of=2), slice_of("n1", 1, of=2)], {"n1": 9}, id="all slices of it"),
         pytest.param([], {}, id="none"),
     ],
 )

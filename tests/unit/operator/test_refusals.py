@@ -46,6 +46,17 @@ def test_it_stands_until_its_step_is_done_or_due_no_more() -> None:
     assert len(together((), [ONE] * 99, "")) == 32
 
 
+def test_other_numbers_are_no_other_refusal() -> None:
+    reset = Refusal(
+        what=ONE.what, slot=ONE.slot, said="read tcp 10.0.0.2:40123->10.96.0.9:443: connection reset by peer"
+    )
+    again = Refusal(
+        what=ONE.what, slot=ONE.slot, said="read tcp 10.0.0.2:51877->10.96.0.9:443: connection reset by peer"
+    )
+    assert together((reset,), (again,), "") == (reset,)
+    assert together((ONE,), (again,), "") == (again,)
+
+
 def test_the_status_keeps_it_as_it_is() -> None:
     assert from_status(to_status((ONE, TWO))) == (ONE, TWO)
     assert [one.reason for one in (ONE, TWO)] == ["CreateRefused", "ChangeRefused"]

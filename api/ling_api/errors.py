@@ -60,6 +60,12 @@ class FillFailed(LingError):
     exit_code = 7
 
 
+class CheckpointChanged(FillFailed):
+    """The checkpoint's files became others while they were read. The launcher exits too: it described the old ones."""
+
+    exit_code = 9
+
+
 class WriterLeft(FillFailed):
     """A region cannot be sealed because somebody still maps it writable. The catcher refuses the fill."""
 

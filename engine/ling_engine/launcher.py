@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ling_api import fdpass, names
-from ling_api.errors import AgentUnreachable, BadInput
+from ling_api.errors import AgentUnreachable, BadInput, CheckpointChanged
 from ling_api.v1 import agent_pb2 as pb
 
 from . import described, launcher_metrics
@@ -206,9 +206,9 @@ class Launcher:
         _log.info("server=ended code=%d phase=%s reason=%r", code, server.phase, server.reason)
         self._metrics.ended(code)
         self._line.send(server_event=server.event("exited", code))
-        if self._state.once and server.reason:
-            print(f"ling-engine: {server.reason}", file=sys.stderr)  # noqa: T201
         self._post(Event.SERVER_EXITED, code)
+        if server.reason and (self._state.once or code == CheckpointChanged.exit_code):
+            print(f"ling-engine: {server.reason}", file=sys.stderr)  # noqa: T201 - last: Kubernetes shows the last line
 
     # actions out
 

@@ -1,13 +1,16 @@
 """What the launcher does about each event: one table, phase x event -> next phase and actions.
 
 The agent decides about roles; this table only makes sure that every message, death and signal, in any order, leads to
-one defined step. A server's death never ends the launcher (the agent says Go or Stop), except when it fills only.
+one defined step. A server's death never ends the launcher (the agent says Go or Stop), except when it fills only, or
+when the checkpoint is no longer the one that the launcher described: only a launcher that starts anew looks again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from ling_api.errors import CheckpointChanged
 
 
 class Phase(StrEnum):
@@ -129,7 +132,7 @@ def decide(state: State, event: Event, code: int = 0) -> tuple[State, tuple[Acti
 def _after_exit(state: State, code: int) -> tuple[State, tuple[Action, ...]]:
     if state.leaving:
         return replace(state, phase=Phase.ENDED), (Action.EXIT,)
-    if state.once:
+    if state.once or code == CheckpointChanged.exit_code:
         exit_code = code if 0 <= code < 256 else 128 - code
         return replace(state, phase=Phase.ENDED, exit_code=exit_code), (Action.EXIT,)
     if state.go_again:

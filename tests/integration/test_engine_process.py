@@ -16,7 +16,9 @@ from tests.support import standin
 from tests.support.engine_process import REV, Engine, until
 from tests.support.scripted_agent import Pod, ScriptedAgent, open_fds
 
+from ling_api.errors import CheckpointChanged
 from ling_api.v1 import agent_pb2 as pb
+from ling_engine.reference import checkpoint, tensorfile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -362,6 +364,35 @@ async def test_a_bad_model_ends_run_with_2_before_any_hello(stage: Stage) -> Non
     assert await engine.exit() == 2
     assert "ling-engine: told to fail at describe" in engine.log
     assert stage.one.hello is None
+
+
+async def test_a_checkpoint_that_changed_while_it_was_read_ends_run_and_the_next_start_reads_it_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher described the old files: a server of the same launcher could only be refused."""
+    model, answer = stage.tmp / "tiny", stage.agent.answer
+    checkpoint.make_model(model)
+
+    def answer_late(pod: Pod, attach: pb.Attach) -> None:
+        os.utime(model / tensorfile.SINGLE, ns=(1, 1))
+        monkeypatch.undo()
+        answer(pod, attach)
+
+    async def started() -> Engine:
+        engine = Engine(stage.one.folder, model, "--runtime", "reference", "--context-length", "64")
+        stage.engines.append(engine)
+        return await engine.start()
+
+    monkeypatch.setattr(stage.agent, "answer", answer_late)
+    first = await started()
+    assert await first.exit() == CheckpointChanged.exit_code
+    last = first.log.splitlines()[-1]
+    assert last.startswith("ling-engine: the checkpoint changed while it was read (shards["), "Kubernetes shows it"
+    assert len({event.server for event in stage.one.events}) == 1, "no second server, that could only be refused"
+    assert stage.one.events[-1].exit_code == CheckpointChanged.exit_code
+    stage.agent.sets.clear()
+    await started()
+    await stage.phase(stage.one, pb.PHASE_ACCEPTING)
 
 
 async def test_a_server_may_have_more_clients_than_the_usual_1024_descriptors(stage: Stage) -> None:

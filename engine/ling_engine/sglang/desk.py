@@ -19,6 +19,7 @@ from ling_api.errors import (
     AgentUnreachable,
     AttachCheckFailed,
     BadInput,
+    CheckpointChanged,
     DeviceError,
     FillFailed,
     LingError,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _ERRORS: Final[Mapping[int, type[LingError]]] = {
-    one.exit_code: one for one in (BadInput, Refused, AgentUnreachable, AttachCheckFailed, DeviceError, FillFailed)
+    one.exit_code: one
+    for one in (BadInput, Refused, AgentUnreachable, AttachCheckFailed, DeviceError, FillFailed, CheckpointChanged)
 }
 
 

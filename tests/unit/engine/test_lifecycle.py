@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from ling_api.errors import CheckpointChanged, FillFailed
 from ling_engine.lifecycle import INTERRUPTED, TABLE, Action, Event, Phase, State, decide
 
 HAS_SERVER = (Phase.STARTING, Phase.WARM, Phase.ACTIVE, Phase.LEAVING, Phase.DRAINING, Phase.ENDING)
@@ -69,6 +70,26 @@ def test_go_of_a_former_agent_is_forgotten() -> None:
     state, _ = decide(state, Event.WELCOMED)
     state, actions = decide(state, Event.SERVER_EXITED, -9)
     assert (state.phase, actions) == (Phase.GATED, ())
+
+
+@pytest.mark.parametrize("go_again", [False, True], ids=["", "told to go again"])
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [(CheckpointChanged.exit_code, True), (FillFailed.exit_code, False), (-9, False)],
+    ids=["the checkpoint changed", "any other fill that failed", "killed"],
+)
+def test_a_launcher_whose_description_is_of_another_checkpoint_ends(code: int, ends: bool, go_again: bool) -> None:
+    """Each of its servers would ask for sets that its hello does not name; the next launcher describes anew."""
+    state, actions = decide(State(phase=Phase.STARTING, go_again=go_again), Event.SERVER_EXITED, code)
+    assert (Action.EXIT in actions) == ends
+    assert Action.START_SERVER not in actions or not ends
+    assert state.exit_code == (code if ends else 0)
+
+
+def test_one_that_leaves_ends_with_0_whatever_its_checkpoint_is() -> None:
+    before = State(phase=Phase.ENDING, leaving=True)
+    state, actions = decide(before, Event.SERVER_EXITED, CheckpointChanged.exit_code)
+    assert (state.exit_code, actions) == (0, (Action.EXIT,))
 
 
 def test_sigterm_while_active_leaves_drains_and_exits_with_0() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ling_api.errors import BadInput, FillFailed
+from ling_api.errors import BadInput, CheckpointChanged
 from ling_engine import unchanged
 from ling_engine.reference import checkpoint, tensorfile
 from ling_engine.reference.runtime import RUNTIME
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_changed_while_it_was_read_is_no_fill(
 ) -> None:
     twin, identity = known(folder)
     change(folder)
-    with pytest.raises(FillFailed, match=f"changed while it was read.*{said}"):
+    with pytest.raises(CheckpointChanged, match=f"changed while it was read.*{said}"):
         unchanged.insist(twin, identity)
 
 

@@ -41,7 +41,14 @@ def test_an_error_has_its_exit_code(error: Exception, code: int) -> None:
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(2, "BadInput"), (5, "AttachCheckFailed"), (6, "DeviceError"), (7, "FillFailed"), (77, "RankDied")],
+    [
+        (2, "BadInput"),
+        (5, "AttachCheckFailed"),
+        (6, "DeviceError"),
+        (7, "FillFailed"),
+        (9, "CheckpointChanged"),
+        (77, "RankDied"),
+    ],
 )
 def test_a_code_becomes_an_error_again(code: int, kind: str) -> None:
     error = error_of(code, "why")

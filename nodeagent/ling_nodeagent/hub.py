@@ -160,14 +160,13 @@ class Agent:
 
     def slots_changed(self, slots: Mapping[str, SlotSpec]) -> None:
         """The whole map by name; a slot that is missing is deleted."""
+        self._control.forget_all_but(slots)
         for name in {*slots, *self.slots}:
             slot, spec = self._slot(name), slots.get(name)
             if (spec is None and not slot.gone) or (spec is not None and (slot.spec != spec or slot.gone)):
                 leaves_by = spec.leaves_by if spec is not None else None
                 if leaves_by is not None:
                     leaves_by += self.now() - self._wall()
-                if spec is None:
-                    self._control.forget(name)
                 self.post(name, events.SpecChanged(spec=spec, leaves_by=leaves_by))
 
     def renew_folder(self, device: str) -> Path:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def spec_changed(slot: Slot, event: events.SpecChanged, now: float) -> Slot:
     if event.spec is None:
         return replace(slot, gone=True)
-    return replace(slot, spec=event.spec, gone=False, leaves_by=event.leaves_by)
+    released = slot.released and not slot.gone  # after one that was deleted it is another slot of its name
+    return replace(slot, spec=event.spec, gone=False, released=released, leaves_by=event.leaves_by)
 
 
 def callers_changed(slot: Slot, event: events.CallersChanged, now: float) -> Slot:

@@ -41,24 +41,30 @@ class Control:
         self._run_dir = run_dir
         self._slots = slots
         self._post = post
-        self._released = _read(run_dir / FILE)
+        self._released = self._written = _read(run_dir / FILE)
         self._server: asyncio.Server | None = None
 
     def released(self, name: str) -> bool:
         """Whether the slot was released, by this agent or the one before."""
         return name in self._released
 
-    def forget(self, name: str) -> None:
-        """The slot is deleted: the next one of its name is another."""
-        self._remember({name}, on=False)
+    def forget_all_but(self, slots: Iterable[str]) -> None:
+        """The others are deleted, perhaps while no agent was there: the next slot of such a name is another."""
+        self._remember(self._released.intersection(slots))
 
-    def _remember(self, names: Iterable[str], *, on: bool) -> None:
-        now = self._released.union(names) if on else self._released.difference(names)
-        if now != self._released:
-            self._released = now
-            new = self._run_dir / f"{FILE}.new"
+    def _remember(self, now: frozenset[str]) -> None:
+        """What cannot be written is told, and holds for this agent; it is tried again with the next word."""
+        self._released = now
+        if now == self._written:
+            return
+        new = self._run_dir / f"{FILE}.new"
+        try:
             new.write_text(json.dumps(sorted(now)))
             new.replace(self._run_dir / FILE)
+        except OSError as error:
+            LOG.warning("event=not-remembered file=%s reason=%r", self._run_dir / FILE, str(error))
+        else:
+            self._written = now
 
     async def start(self) -> None:
         """Raises OSError."""
@@ -93,7 +99,7 @@ class Control:
             names = chosen(self._slots, slots, gpus)
         except BadInput as error:
             return {"error": str(error)}
-        self._remember(names, on=bool(on))
+        self._remember(self._released.union(names) if on else self._released.difference(names))
         for name in names:
             LOG.warning("event=released slot=%s on=%s", name, bool(on))
             self._post(name, events.Released(on=bool(on)))

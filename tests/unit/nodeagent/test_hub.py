@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import os
 import socket
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from tests.support.slot_mind import SLOT, spec
 
 from ling_api import fdpass
 from ling_api.errors import BadInput
-from ling_nodeagent import connection, events, serve
+from ling_nodeagent import connection, events, release, serve
 from ling_nodeagent import decisions as do
 from ling_nodeagent.connection import MOST_BYTES, Connection, Refusals
 from ling_nodeagent.directory import Caller
@@ -143,6 +144,32 @@ async def test_a_slot_of_which_a_new_agent_finds_only_the_pods_is_gone(tmp_path:
     serve._post(agent, Directory(callers={"d000": pod}, slots={SLOT: spec()} if exists else {}))
     assert agent.slots[SLOT].callers == (pod,)
     assert agent.slots[SLOT].ending is not exists
+    await agent.stop()
+
+
+@pytest.mark.parametrize("pods", [False, True], ids=["nothing of it is left", "its pods are left"])
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "still there"])
+async def test_a_slot_released_by_hand_and_deleted_while_no_agent_was_there_is_forgotten(
+    tmp_path: Path, deleted: bool, pods: bool
+) -> None:
+    (tmp_path / release.FILE).write_text(json.dumps([SLOT]))
+    agent = Agent(tmp_path, Nobody())
+    pod = Caller(device="d000", namespace="ns", pod="demo-0", uid="u", slot=SLOT, component="slot", revision="")
+    callers = {"d000": pod} if pods else {}
+    serve._post(agent, Directory(callers=callers, slots={} if deleted else {SLOT: spec()}))
+    serve._post(agent, Directory(callers=callers, slots={SLOT: spec()}))
+    assert agent.slots[SLOT].released is not deleted, "the next slot of its name is another"
+    assert json.loads((tmp_path / release.FILE).read_text()) == ([] if deleted else [SLOT])
+    await agent.stop()
+
+
+async def test_a_run_folder_that_is_full_does_not_end_the_agent(tmp_path: Path) -> None:
+    (tmp_path / release.FILE).write_text(json.dumps([SLOT]))
+    (tmp_path / f"{release.FILE}.new").mkdir()  # nothing can be written over it
+    agent = Agent(tmp_path, Nobody())
+    agent.slots_changed({})
+    agent.slots_changed({SLOT: spec()})
+    assert not agent.slots[SLOT].released
     await agent.stop()
 
 

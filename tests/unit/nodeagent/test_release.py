@@ -98,10 +98,21 @@ def test_the_next_agent_knows_what_was_released_until_it_is_undone_or_the_slot_i
     now.obey(b'{"slots": null, "gpus": null, "on": true}')
     assert known() == ["a/x", "a/y", "a/z"]
     now.obey(b'{"slots": ["a/x"], "gpus": null, "on": false}')
-    now.forget("a/y")
+    now.forget_all_but(["a/x", "a/z"])
     assert known() == ["a/z"]
     (tmp_path / release.FILE).write_text("7")
     assert known() == []
+
+
+def test_what_cannot_be_written_holds_for_this_agent_and_is_written_with_the_next_word(tmp_path: Path) -> None:
+    slots = {"a/x": Mind().slot}
+    now = release.Control(tmp_path, slots, lambda name, event: None)
+    (tmp_path / f"{release.FILE}.new").mkdir()  # nothing can be written over it
+    assert now.obey(b'{"slots": null, "gpus": null, "on": true}') == {"slots": ["a/x"]}
+    assert now.released("a/x")
+    (tmp_path / f"{release.FILE}.new").rmdir()
+    now.forget_all_but(slots)
+    assert release.Control(tmp_path, slots, lambda name, event: None).released("a/x")
 
 
 def test_a_slot_keeps_the_gpus_that_its_engines_named_while_none_is_connected() -> None:

@@ -215,6 +215,22 @@ def told(world: World, kind: str) -> str:
     return next(one["message"] for one in world.status()["conditions"] if one["type"] == kind)
 
 
+def test_a_slot_that_a_dead_node_keeps_is_not_waited_for() -> None:
+    world = started(nodes=2, gpu=CLAIM)
+    world.kube.machines["node-1"].ready = False
+    for _ in range(80):
+        world.look()
+        world.kube.tick()
+    assert slots(world) == ["tiny-0", "tiny-1"], "deleted, and nobody on its node ends it"
+    rollout = {"strategy": "Recreate", "progressDeadlineSeconds": 60}
+    world.kube.put_deployment("tiny", spec(context=8192, gpu=CLAIM, rollout=rollout))
+    for _ in range(120):
+        world.look()
+        world.kube.tick()
+    assert world.condition("Progressing") == ("True", "Complete")
+    assert slots(world) == ["tiny-0", "tiny-2"]
+
+
 @pytest.mark.parametrize("late", [pytest.param(False, id="at once"), pytest.param(True, id="by the watches")])
 @pytest.mark.parametrize(
     ("devices", "taken", "reason", "words"),

@@ -1,6 +1,7 @@
 """What clients notice when something dies or changes: refused, failed and late requests through the Service's address.
 
     python -m benchmarks.continuity [--events handover,swap,...] [--modes both|new,keep] [--repeat N]
+                                     [--runtime standin] [--rate N] [--picture FILE.svg]
     python -m benchmarks.continuity --url http://HOST:PORT --model NAME     load only, no events, no cluster
 
 Without KUBECONFIG it makes a cluster of its own. The client runs in a pod on another node than the slot. The rate is
@@ -234,7 +235,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> int:
-    """Exit code 1 if a figure misses its goal."""
+    """Exit code 1 if a figure misses its goal, or a request failed that should not."""
     flags = arguments(argv)
     reports: list[Report] = []
     if flags.url:
@@ -250,12 +251,11 @@ def main(argv: list[str]) -> int:
         reports = play(flags)
         if flags.picture:
             flags.picture.write_text(continuity_picture.draw([asdict(report) for report in reports]))
-    write(flags.json, reports)
-    return 0 if all(report.ok for report in reports) else 1
+    return 0 if write(flags.json, reports) and all(report.ok for report in reports) else 1
 
 
-def write(path: Path, reports: list[Report]) -> None:
-    """Print every figure and why requests failed; keep all of it as JSON."""
+def write(path: Path, reports: list[Report]) -> bool:
+    """Print every figure and why requests failed; keep all of it as JSON. Whether every figure met its goal."""
     found = [figure for report in reports for figure in figures(report)]
     for one in found:
         print(one["name"], one["value"], one["unit"], one["goal"] if one["goal"] is not None else "-", end=" ")
@@ -266,6 +266,7 @@ def write(path: Path, reports: list[Report]) -> None:
     values = [asdict(report) for report in reports]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"figures": found, "reports": values}, indent=1))
+    return all(one["ok"] for one in found)
 
 
 if __name__ == "__main__":

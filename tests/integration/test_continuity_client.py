@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import continuity_client, continuity_picture, continuity_report
+from benchmarks import continuity, continuity_client, continuity_picture, continuity_report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     Respond = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -195,6 +196,12 @@ def test_a_gap_is_told_beyond_the_new_engines_own_start(engine: list[float], bey
     assert report.beyond_engine == beyond
     told = {one["name"]: one["ok"] for one in continuity_report.figures(report)}
     assert told.get("continuity.swap.both.gap-beyond-engine") == (None if beyond is None else beyond == 0)
+
+
+@pytest.mark.parametrize(("gap", "met"), [(140.0, True), (151.0, False)], ids=["within the goal", "beyond it"])
+def test_a_goal_that_is_missed_is_no_success(gap: float, met: bool, tmp_path: Path) -> None:
+    report = continuity_report.Report("handover", "both", 10.0, gaps=[gap], steady_gap=100.0)
+    assert continuity.write(tmp_path / "found.json", [report]) is met
 
 
 def test_the_picture_has_a_row_for_each_report_and_a_dot_for_each_event() -> None:

@@ -115,7 +115,7 @@ def test_a_swap_keeps_device_and_claim_and_a_competitor_waits(serve: Callable[..
     held = trial.get("lslot", f"{NAME}-0")["status"]
     memory = held["capacity"]["weights"] + held["engines"][0]["planBytes"] * 3 // 2  # no second engine beside the first
     trial.kubectl("delete", "ld", NAME)
-    trial.wait_for("the claim is gone", lambda: not trial.items("resourceclaim"), 120)
+    trial.wait_for("slot and claim are gone", lambda: not trial.items("resourceclaim") and not trial.items("lslot"))
     serve(weightCache={"memory": str(memory)})
     before = claim(trial)
     competitor(trial, trial.slot_pods(NAME)[0]["spec"]["nodeName"])
@@ -167,8 +167,13 @@ def test_without_a_device_the_condition_says_so_and_with_one_it_serves(serve: Ca
     trial.wait_for(
         "two serve", lambda: trial.get("ld", NAME)["status"]["readyReplicas"] == 2, 150
     )  # a kubelet tries a claim again after a minute
-    nodes = {pod["spec"]["nodeName"] for pod in trial.slot_pods(NAME)}
-    assert len(nodes) == 2
+    nodes = trial.wait_for("two slot pods, both on nodes", lambda: nodes_of_two(trial))
+    assert len(set(nodes)) == 2
+
+
+def nodes_of_two(trial: Trial) -> list[str] | None:
+    nodes = [pod["spec"].get("nodeName", "") for pod in trial.slot_pods(NAME)]
+    return nodes if len(nodes) == 2 and all(nodes) else None
 
 
 def without_gpu(trial: Trial) -> dict[str, Any] | None:

@@ -271,8 +271,9 @@ def wait(what: str, true: Callable[[], bool], seconds: float = 180) -> None:
 
 def rights_of_the_manifest(plane: apiserver.ControlPlane, folder: Path) -> Path:
     """A kubeconfig of the operator's ServiceAccount as the chart makes it, with the rights given there."""
-    wanted = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")  # the stand-in node has made the namespace
-    objects = [one for one in chart.render() if one["kind"] in wanted and "agent" not in one["metadata"]["name"]]
+    wanted = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    objects: list[Object] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ling-system"}}]
+    objects += [one for one in chart.render() if one["kind"] in wanted and "agent" not in one["metadata"]["name"]]
     plane.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
     token = plane.kubectl("-n", "ling-system", "create", "token", "ling-operator").stdout.strip()
     path = folder / "operator.kubeconfig"

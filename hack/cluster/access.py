@@ -1,7 +1,8 @@
 """A cluster to try the product on, for tests, demo and benchmarks: the one of this machine, or where KUBECONFIG points.
 
-Everything is asked of `kubectl`. What only the local cluster can do (a node's power cut, SIGKILL of a container's
-first process) goes through `hack/cluster/node` and says so when the cluster is another one.
+What is changed, and what is looked at once, goes through `kubectl`; waiting looks through `hack.cluster.objects`. What
+only the local cluster can do (a node's power cut, SIGKILL of a container's first process) goes through
+`hack/cluster/node` and says so when the cluster is another one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hack.cluster import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,19 +106,28 @@ class Cluster:
 
     def get(self, kind: str, *args: str, namespace: str | None = None) -> dict[str, Any]:
         """An object or a list of them, as `kubectl get -o json` gives it."""
+        match args:
+            case ():
+                return self._read(lambda them: them.all(kind, namespace or "default"))
+            case (name,) if not name.startswith("-"):
+                return self._read(lambda them: them.one(kind, name, namespace or "default"))
         where = ("-n", namespace) if namespace else ()
         value: dict[str, Any] = json.loads(self.kubectl("get", kind, *args, *where, "-o", "json"))
         return value
 
+    def _read[T](self, look: Callable[[objects.Reader], T]) -> T:
+        try:
+            return look(objects.reader(self.kubeconfig))
+        except objects.ReadError as error:
+            raise ClusterError(str(error)) from error
+
     def find(self, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """One object, or None if there is none of that name."""
-        where = ("-n", namespace) if namespace else ()
-        text = self.kubectl("get", kind, name, *where, "-o", "json", "--ignore-not-found")
-        return json.loads(text) if text else None
+        return self._read(lambda them: them.find(kind, name, namespace or "default"))
 
     def items(self, kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         """All objects of a kind in a namespace, those of `selector` (labels) only."""
-        items: list[dict[str, Any]] = self.get(kind, "-l", selector, namespace=namespace)["items"]
+        items: list[dict[str, Any]] = self._read(lambda them: them.all(kind, namespace, selector))["items"]
         return items
 
     def apply(self, *manifests: dict[str, Any] | str, namespace: str | None = None) -> None:

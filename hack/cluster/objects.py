@@ -124,7 +124,11 @@ def _said(path: str, status: int, data: bytes) -> ReadError:
 
 def reader(kubeconfig: Path) -> Reader:
     """The reader of a kubeconfig; a new one when the file is another (the cluster was made anew)."""
-    return _reader(kubeconfig, kubeconfig.stat().st_mtime_ns)
+    try:
+        written = kubeconfig.stat().st_mtime_ns
+    except OSError as missing:
+        raise ReadError(f"{kubeconfig}: {missing.strerror}") from missing
+    return _reader(kubeconfig, written)
 
 
 @functools.cache

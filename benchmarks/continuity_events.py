@@ -8,7 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hack.cluster.access import AGENTS, SYSTEM, Cluster, ClusterError
+from hack.cluster.access import AGENTS, SYSTEM, Cluster, ClusterError, client_pod
+
+NEIGHBOUR = """
+import importlib.util
+for name in ("torch", "grpc"):
+    if importlib.util.find_spec(name): importlib.import_module(name)
+"""
 
 
 @dataclass(slots=True)
@@ -137,6 +143,41 @@ def upgrade(scene: Scene) -> Event:
     return at, scene.updated
 
 
+def neighbours(scene: Scene) -> Event:
+    """No event at all: two pods that are none of Ling's start beside the engine, one after the other, and end.
+
+    They are of the engine's image and import what it imports: what a start costs a small machine, whoever starts.
+    """
+    node, engine = scene.node(), scene.active()[0]
+    container = scene.cluster.get("pod", engine, namespace=scene.namespace)["spec"]["containers"][0]
+    waiting, names = ["neighbour-1", "neighbour-2"], ["neighbour-1", "neighbour-2"]
+
+    def start() -> None:
+        pod = client_pod(waiting.pop(0))
+        limits = {key: value for key, value in container.get("resources", {}).items() if key != "claims"}
+        pod["spec"] |= {"nodeName": node, "restartPolicy": "Never"}
+        pod["spec"]["containers"][0] |= {
+            "image": container["image"], "command": ["python3", "-c", NEIGHBOUR], "resources": limits,
+        }  # fmt: skip
+        scene.cluster.apply(pod, namespace=scene.namespace)
+
+    def done() -> bool:
+        pods = [scene.cluster.find("pod", name, scene.namespace) for name in names]
+        ended = [pod for pod in pods if pod and pod["status"]["phase"] in ("Succeeded", "Failed")]
+        wrong = [pod["metadata"]["name"] for pod in ended if pod["status"]["phase"] == "Failed"]
+        if wrong:
+            raise ClusterError(f"{wrong[0]} failed: {scene.cluster.kubectl('logs', wrong[0], '-n', scene.namespace)}")
+        if len(ended) == len(names):
+            scene.cluster.kubectl("delete", "pod", *names, "-n", scene.namespace, "--wait=false")
+        elif waiting and len(ended) == len(names) - len(waiting):
+            start()
+        return not waiting and not any(pods)
+
+    at = time.time()
+    start()
+    return at, done
+
+
 def drain(scene: Scene) -> Event:
     """The slot's node is drained, but for the client's pods; it comes back when the slot serves elsewhere."""
     node = scene.node()
@@ -179,6 +220,7 @@ class Act:
 
 
 ACTS: dict[str, Act] = {
+    "neighbours": Act(perform=neighbours),  # nothing of ours: what the machine itself costs
     "handover": Act(perform=upgrade, goal=50),
     "failover-warm": Act(perform=kill_server, death=True, goal=200),
     "agent-upgrade": Act(perform=restart_rollout("daemonset"), goal=50),

@@ -101,7 +101,7 @@ class Reader:
         )
         try:
             answer = self.api.call_api(*asked, _request_timeout=PATIENCE_S)
-            data: bytes = answer.read()
+            data: bytes = answer.read()  # type: ignore[no-untyped-call]
         except HTTPError as lost:
             raise ReadError(f"GET {path}: {lost}") from lost
         if answer.status != HTTPStatus.OK:
@@ -133,4 +133,4 @@ def reader(kubeconfig: Path) -> Reader:
 
 @functools.cache
 def _reader(kubeconfig: Path, _written: int) -> Reader:
-    return Reader(config.new_client_from_config(str(kubeconfig)))
+    return Reader(config.new_client_from_config(str(kubeconfig)))  # type: ignore[no-untyped-call]

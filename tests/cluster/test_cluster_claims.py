@@ -6,14 +6,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hack.cluster.access import client_pod
+from benchmarks.competitor import CLASS, competitor
 from tests.support.cluster import STANDIN, Trial, deployment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NAME = "claimed"
-CLASS = "gpu.example.com"
 CLAIM = {"allocation": "ResourceClaim", "deviceClass": CLASS}
 PLUGIN = {"allocation": "DevicePlugin", "resource": "example.com/resource"}
 
@@ -51,23 +50,6 @@ def claim(trial: Trial, name: str = f"{NAME}-0") -> dict[str, Any]:
     }
 
 
-def competitor(trial: Trial, node: str) -> None:
-    """A pod that wants a device of that node as soon as there is one."""
-    template = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "competitor"},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": CLASS}}]}}},
-    }
-    body = client_pod("competitor")
-    body["spec"] |= {
-        "nodeSelector": {"kubernetes.io/hostname": node},
-        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "competitor"}],
-    }
-    body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
-    trial.apply(template, body)
-
-
 def phase(trial: Trial) -> str:
     return str(trial.get("pod", "competitor")["status"]["phase"])
 
@@ -83,7 +65,7 @@ def test_a_handover_on_one_device_keeps_device_and_claim_and_a_competitor_waits(
     old = trial.engine_pods(NAME)[0]["metadata"]["name"]
     assert before["held"] == {f"{NAME}-0", old}
     assert before["devices"] == [f"{node}/device-00"]
-    competitor(trial, node)
+    trial.apply(*competitor(node))
     edit(trial, 2048)
     both = trial.wait_for("old and new engine hold the claim", lambda: len(claim(trial)["held"]) == 3 or None)
     assert both
@@ -118,7 +100,7 @@ def test_a_swap_keeps_device_and_claim_and_a_competitor_waits(serve: Callable[..
     trial.wait_for("slot and claim are gone", lambda: not trial.items("resourceclaim") and not trial.items("lslot"))
     serve(weightCache={"memory": str(memory)})
     before = claim(trial)
-    competitor(trial, trial.slot_pods(NAME)[0]["spec"]["nodeName"])
+    trial.apply(*competitor(trial.slot_pods(NAME)[0]["spec"]["nodeName"]))
     edit(trial, 2048)
     seen: set[tuple[str, ...]] = set()
 

@@ -13,7 +13,8 @@ import sys
 import time
 
 from benchmarks.figures import Figure, median
-from benchmarks.rig import BIN, REVISION, Rig, begun, free_port, model, until
+from benchmarks.rig import BIN, REVISION, Rig, begun, model, until
+from hack.ports import free_port
 
 STATIC = f"""
 slots:

@@ -25,6 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hack.ports import free_port
 from tests.support import apiserver, fake_node
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Operator:
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         images = dict.fromkeys(("NODEAGENT", "ENGINE_REFERENCE", "ENGINE_SGLANG"), "image:1")
         environment = {**os.environ, **{f"LING_{name}_IMAGE": image for name, image in images.items()}}
-        self.port = apiserver.free_ports(1)[0]
+        self.port = free_port()
         with log.open("ab") as output:
             command = [sys.executable, "-m", "ling_operator", "run", "--port", str(self.port)]
             command += ["--agent-namespace", fake_node.AGENT_NAMESPACE]

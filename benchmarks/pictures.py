@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # tests.support
 from benchmarks import continuity, dashboard_picture  # noqa: E402
 from benchmarks.continuity_events import Scene, kill_server  # noqa: E402
 from hack.cluster.access import client_pod, trial_cluster  # noqa: E402
-from tests.support.apiserver import free_ports  # noqa: E402
+from hack.ports import free_ports  # noqa: E402
 from tests.support.browser import Browser  # noqa: E402
 from tests.support.prometheus import Prometheus  # noqa: E402
 

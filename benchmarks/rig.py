@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hack.spine import BIN, REVISION, Spine, children, free_port, until
+from hack.ports import free_port
+from hack.spine import BIN, REVISION, Spine, children, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

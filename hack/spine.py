@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hack.ports import free_port
 
 from ling_api import names
 from ling_api.errors import AgentUnreachable
@@ -43,12 +44,6 @@ callers:
 
 def say(text: str) -> None:
     print(f"{time.monotonic() - BEGAN:6.1f} s  {text}", flush=True)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Failed(Exception):

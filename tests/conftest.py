@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.support.longlived"]
+pytest_plugins = ["tests.support.longlived", "tests.support.loggers"]
 ROOT = Path(__file__).parent
 STAGES = ("house", "unit", "integration", "sglang", "cluster", "gpu")
 # Real processes and containers share a machine with whatever else runs there. What fails gets one more try, which the

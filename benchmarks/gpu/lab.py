@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hack.spine import free_port
+from hack.ports import free_port
 
 from ling_api import names
 from ling_api.errors import AgentUnreachable

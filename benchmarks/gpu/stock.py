@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hack.spine import free_port
+from hack.ports import free_port
 
 from ling_engine.decoding import Decoding
 from ling_engine.runtime import OFF, ModelSettings

@@ -17,8 +17,8 @@ import yaml
 from benchmarks import continuity
 from benchmarks.continuity_events import Scene, kill_server
 from hack.cluster.access import AGENTS, SYSTEM
+from hack.ports import free_ports
 from tests.support import cluster as support
-from tests.support.apiserver import free_ports
 from tests.support.chart import CHART
 from tests.support.prometheus import Prometheus, program
 

@@ -17,6 +17,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hack.ports import free_port
 from tests.support import apiserver, chart
 from tests.support.fake_node import FakeNode
 
@@ -243,7 +244,7 @@ class Process:
         }
         if exit_after_writes:
             environment["LING_TEST_EXIT_AFTER_WRITES"] = str(exit_after_writes)
-        self.port = apiserver.free_ports(1)[0]
+        self.port = free_port()
         self.log = log
         with log.open("ab") as output:
             command = [sys.executable, "-m", "ling_operator", "run", "--port", str(self.port)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hack.ports import free_port
 from tests.support import processes
 from tests.support.attacks import Mutations
 from tests.support.rank_client import MIB, TestSet, memfd_of
@@ -67,8 +68,8 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     env = {
-        "LING_RUN": str(tmp_path), "LING_ADDRESS": "127.0.0.1", "LING_PORT": str(processes.free_port()),
-        "LING_PROBE_PORT": str(processes.free_port()),
+        "LING_RUN": str(tmp_path), "LING_ADDRESS": "127.0.0.1", "LING_PORT": str(free_port()),
+        "LING_PROBE_PORT": str(free_port()),
     }  # fmt: skip
     with processes.python("-c", QUICK, env=env, log=tmp_path / "log") as keeper:
         made = Stage(tmp_path, keeper)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hack.ports import free_port
 from tests.support.fake_agent import Connection, FakeAgent, memfd
-from tests.support.processes import Child, free_port, python, wait_for
+from tests.support.processes import Child, python, wait_for
 
 from ling_api import fdpass
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hack.ports import free_port
 from tests.support import apiserver
 from tests.support.fake_kubelet import FakeKubelet
-from tests.support.processes import Child, free_port, python, wait_for
+from tests.support.processes import Child, python, wait_for
 
 from ling_api.errors import AgentUnreachable
 from ling_nodeagent import kube

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.processes import free_port, python, wait_for
+from hack.ports import free_port
+from tests.support.processes import python, wait_for
 
 from ling_api.errors import AgentUnreachable
 from ling_nodeagent.__main__ import ask, main

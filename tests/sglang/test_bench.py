@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hack.ports import free_port
 from tests.support import sglang_site
-from tests.support.processes import ROOT, free_port, wait_for
+from tests.support.processes import ROOT, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

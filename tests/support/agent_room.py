@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hack.ports import free_port
 from tests.support import processes
 from tests.support.launcher_client import LauncherClient
 from tests.support.rank_client import MIB, RankProcess
@@ -45,8 +46,8 @@ class AgentRoom:
         self.capacity = capacity
         self.with_keeper = keeper
         self.keeper: Any = None
-        self.port = processes.free_port()
-        self.probe_port = processes.free_port()
+        self.port = free_port()
+        self.probe_port = free_port()
         self.engines: dict[str, Caller] = {}
         self.spec = SlotSpec(
             name=SLOT, deployment="demo", revision=REVISION, revisions=frozenset({REVISION, NEXT}),

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -21,6 +20,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hack.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,17 +79,6 @@ class ControlPlane:
                 process.kill()
                 process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _openssl(*args: str) -> None:

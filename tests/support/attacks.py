@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from hack.ports import free_port
 from tests.support import processes
 from tests.support.launcher_client import LauncherClient
 from tests.support.rank_client import MIB, RankClient, TestSet
@@ -81,8 +82,8 @@ class Scene:
         self.agent = self._stack.enter_context(processes.python(*serve, env={}, log=self.log, wrap=wrap))
         processes.wait_for((self.folder("d004") / "agent.sock").exists, "the agent's folders")
         env = {
-            "LING_RUN": str(self.folder("d000")), "LING_PORT": str(processes.free_port()),
-            "LING_PROBE_PORT": str(processes.free_port()), "LING_ADDRESS": "127.0.0.1",
+            "LING_RUN": str(self.folder("d000")), "LING_PORT": str(free_port()),
+            "LING_PROBE_PORT": str(free_port()), "LING_ADDRESS": "127.0.0.1",
         }  # fmt: skip
         self.keeper = self._stack.enter_context(
             processes.python("-m", "ling_nodeagent.keeper", env=env, log=self.root / "keeper.log")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from hack.ports import free_port
 from tests.support import standin, witness
-from tests.support.processes import free_port
 
 from ling_api.errors import AgentUnreachable
 from ling_nodeagent.__main__ import ask

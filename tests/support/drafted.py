@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hack import spine
+from hack.ports import free_port
 from tests.support.processes import PYTHONPATH
 from tests.support.speculation import KEYS
 
@@ -31,7 +32,7 @@ def slot(folder: Path) -> Iterator[spine.Spine]:
         start(stage, "agent", *agent)
         spine.until(lambda: (stage.run / "d" / "d002" / "fd.sock").exists(), "the agent's folders")
         env = {"LING_RUN": str(stage.run / "d" / "d000"), "LING_PORT": str(stage.port), "LING_ADDRESS": "127.0.0.1"}
-        start(stage, "keeper", "-m", "ling_nodeagent.keeper", **env, LING_PROBE_PORT=str(spine.free_port()))
+        start(stage, "keeper", "-m", "ling_nodeagent.keeper", **env, LING_PROBE_PORT=str(free_port()))
         spine.until(lambda: stage.status().get("listener"), "the keeper's listener")
         yield stage
     finally:

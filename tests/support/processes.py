@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,14 +11,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = os.pathsep.join(str(ROOT / room) for room in ("operator", "nodeagent", "engine", "api"))
 Child = subprocess.Popen[bytes]
-
-
-def free_port() -> int:
-    """A TCP port that nobody uses now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def wait_for[T](look: Callable[[], T], what: str, seconds: float = 60.0) -> T:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from hack import spine
+from hack.ports import free_port
 from tests.support import sglang_site
 from tests.support.processes import PYTHONPATH
 
@@ -32,7 +33,7 @@ class Room(spine.Spine):
         self.python("agent", "-m", "ling_nodeagent", "serve", "--static", str(self.static), "--run-dir", str(self.run))
         spine.until(lambda: (self.run / "d" / "d002" / "fd.sock").exists(), "the agent's folders")
         env = {"LING_RUN": str(self.run / "d" / "d000"), "LING_PORT": str(self.port), "LING_ADDRESS": "127.0.0.1"}
-        self.python("keeper", "-m", "ling_nodeagent.keeper", **env, LING_PROBE_PORT=str(spine.free_port()))
+        self.python("keeper", "-m", "ling_nodeagent.keeper", **env, LING_PROBE_PORT=str(free_port()))
         spine.until(lambda: self.status().get("listener"), "the keeper's listener")
 
     def python(self, name: str, *argv: str, **env: str) -> None:

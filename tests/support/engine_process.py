@@ -54,7 +54,7 @@ class Engine:
             self.log += line.decode()
 
     async def exit(self) -> int:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             code = await self.process.wait()
             await self._reading
             return code
@@ -63,7 +63,8 @@ class Engine:
         """Ends all of it, whatever state it is in."""
         for name in ("ling-server", "ling-zygote"):
             if pid := self.pid(name):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         if self.process.returncode is None:
             self.process.kill()
         await self.exit()
@@ -71,10 +72,20 @@ class Engine:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
+    def send(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Sends it to the zygote or the server, which must live; its pid."""
+        pid = self.pid(name)
+        assert pid, f"no {name} lives: {self.log}"  # 0 would be the group of whoever runs the test
+        os.kill(pid, number)
+        return pid
+
     def pid(self, name: str) -> int:
-        """Of the zygote or the server, by the name that it gave itself."""
+        """Of the zygote or the server, by the name that it gave itself; 0 when there is none."""
+        children: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children(recursive=True):
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):  # another one, which has just ended
                 if child.name() == name and child.status() != psutil.STATUS_ZOMBIE:
                     return child.pid
         return 0
@@ -83,7 +94,7 @@ class Engine:
         return int(self.log.split("probes=")[1].split()[0])
 
 
-async def until(look: Callable[[], Any], what: str, seconds: float = 40.0) -> Any:
+async def until(look: Callable[[], Any], what: str, seconds: float = 90.0) -> Any:
     try:
         async with asyncio.timeout(seconds):
             while not (found := look()):

@@ -46,6 +46,7 @@ class Pod:
     hellos: int = 0
     server: str = ""
     events: list[pb.ServerEvent] = field(default_factory=list)
+    asked: list[pb.Attach] = field(default_factory=list)
     received: list[dict[str, Any]] = field(default_factory=list)  # folder frames of launcher and rank
     performance: pb.Performance | None = None
     left: bool = False
@@ -259,8 +260,10 @@ class ScriptedAgent:
 
     def received(self, pod: Pod, message: pb.LauncherMessage) -> None:
         match message.WhichOneof("message"):
-            case "attach" if self.answer_attach:
-                self.answer(pod, message.attach)
+            case "attach":
+                pod.asked.append(message.attach)
+                if self.answer_attach:
+                    self.answer(pod, message.attach)
             case "server_event":
                 self._event(pod, message.server_event)
             case "leaving":

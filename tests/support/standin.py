@@ -4,7 +4,7 @@
 weights follows from the seed, and the application looks at them in every request, so wrong bytes are seen as a failed
 request. A test stops a server at a step by a file `STEP.hold` in the folder LING_STANDIN_GATES: the server writes
 `STEP.reached` and goes on when the hold is gone. Steps: describe, open, bind, load (after half of the bytes), loaded,
-warm-up.
+warm-up. A request whose body has `"hold": "NAME"` stays in flight, without a token, while the file NAME.hold is there.
 """
 
 from __future__ import annotations
@@ -211,6 +211,7 @@ class Application:
             body = json.loads(raw)
             tokens = int(body.get("max_tokens", 4))
             seconds = float(body.get("token_seconds", self._shape.token_seconds))
+            hold = str(body.get("hold", ""))
         except (ValueError, AttributeError, TypeError):
             await _json(send, 400, {"error": {"message": "the body must be a JSON object", "type": "bad_request"}})
             return
@@ -218,6 +219,7 @@ class Application:
         if wrong:
             await _json(send, 500, {"error": {"message": f"tensor {wrong} holds wrong bytes", "type": "wrong_bytes"}})
             return
+        await _held(hold)
         text = f"seed {self._shape.seed} pid {os.getpid()} "
         if body.get("stream"):
             await self._stream(send, text, tokens, seconds)
@@ -268,6 +270,12 @@ class Standin:
         for _ in range(shape.children):
             subprocess.Popen(["sleep", "600"], start_new_session=True)
         return Model(settings, shape)
+
+
+async def _held(name: str) -> None:
+    folder = os.environ.get("LING_STANDIN_GATES")
+    while name and folder is not None and (Path(folder) / f"{name}.hold").exists():
+        await asyncio.sleep(_GATE_POLL_S)
 
 
 def _told_wrong() -> bool:

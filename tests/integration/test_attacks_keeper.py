@@ -37,14 +37,14 @@ class Stage:
 
     def __init__(self, folder: Path, keeper: processes.Child) -> None:
         self.listener = fdpass.listen(folder / "fd.sock")
-        self.listener.settimeout(10)
+        self.listener.settimeout(60)
         self.keeper = keeper
 
     @contextlib.contextmanager
     def call(self) -> Iterator[tuple[socket.socket, dict[str, list[int]]]]:
         """The keeper's next call: the connection, and the sets that it gave back."""
         sock, _ = self.listener.accept()
-        sock.settimeout(10)
+        sock.settimeout(60)
         try:
             held: dict[str, list[int]] = {}
             while True:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +45,10 @@ class Slot:
     def status(self) -> dict[str, Any]:
         return dict(self.room.statuses.newest.get(SLOT, {}))
 
+    def holders(self) -> set[int]:
+        """How many processes hold each of the weight sets."""
+        return {len(each.holders) for each in self.room.slot.sets.values()}
+
     @property
     def active(self) -> str:
         return str(self.status.get("active", {}).get("pod", ""))
@@ -54,8 +56,17 @@ class Slot:
     async def serving(self, pod: str) -> None:
         await until(lambda: self.active == pod, f"{pod} is active; status {self.status}")
 
+    async def attached(self, pod: str) -> None:
+        """The server that accepts there now found the weights: a status comes a little later than what it tells."""
+
+        def told() -> bool:
+            engines = [one for one in self.status.get("engines", ()) if one["pod"] == pod]
+            return bool(engines) and "accepting" in engines[0]["phases"] and "filling" not in engines[0]["phases"]
+
+        await until(told, f"{pod} has attached, not filled; status {self.status}")
+
     async def ask(self, **body: Any) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=90) as client:
             return await client.post(
                 f"http://127.0.0.1:{self.room.port}/v1/completions", json={"max_tokens": 2, **body}
             )
@@ -84,7 +95,7 @@ class Load:
         self.pids: set[str] = set()
 
     async def _run(self) -> None:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=90) as client:
             while not self._stop:
                 try:
                     response = await client.post(self._url, json={"max_tokens": 2})
@@ -113,12 +124,11 @@ async def test_kill_under_waiting_clients_refuses_nobody() -> None:
         engine = await here.engine("d001", "one")
         await here.serving("one")
         first = await here.ask()
-        os.kill(engine.pid("ling-server"), signal.SIGKILL)
+        engine.send("ling-server")
         answers = await asyncio.gather(*(here.ask() for _ in range(8)))
         assert [one.status_code for one in answers] == [200] * 8
         assert answers[0].text != first.text
-        (engine_status,) = here.status["engines"]
-        assert "filling" not in engine_status["phases"]
+        await here.attached("one")
 
 
 @pytest.mark.parametrize("capacity", [64 * MIB, 16 * MIB], ids=["handover", "swap"])
@@ -175,13 +185,13 @@ async def test_many_parked_connections_are_answered_whatever_becomes_of_the_seco
         await until(lambda: len(here.room.slot.launchers) == 2, "the second launcher")
         here.room.wish("two")
         await until((tmp_path / "open.reached").exists, "the second's server")
-        assert "server=drained" in one.log
+        await until(lambda: "server=drained" in one.log, "the first is drained")
         if not serves:
-            os.kill(two.pid("ling-server"), signal.SIGKILL)
+            two.send("ling-server")
         else:
             (tmp_path / "open.hold").unlink()
         await here.serving("two" if serves else "one")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             assert set(await asyncio.gather(*(each.ask() for each in clients))) == {200}
         for each in clients:
             each.writer.close()
@@ -231,16 +241,16 @@ async def test_keeper_death_under_load_fails_nothing_and_it_gets_everything_back
         await load.more()
         here.room.keeper.kill()
         here.room.keeper.wait()
+        await until(lambda: here.holders() == {2}, "agent and launcher hold it")
         await load.more()
         here.room.start_keeper()
-        await until(lambda: here.status["conditions"], "a status")
+        await until(lambda: here.holders() == {3}, "the keeper, too")
         await load.more()
         await load.end()
         assert load.failed == []
-        os.kill(engine.pid("ling-server"), signal.SIGKILL)
+        engine.send("ling-server")
         assert (await here.ask()).status_code == 200
-        (engine_status,) = here.status["engines"]
-        assert "filling" not in engine_status["phases"]
+        await here.attached("one")
 
 
 async def test_fill_command_fills_and_ends_and_run_attaches() -> None:
@@ -249,5 +259,4 @@ async def test_fill_command_fills_and_ends_and_run_attaches() -> None:
         assert await engine.exit() == 0, engine.log
         await here.engine("d002", "one")
         await here.serving("one")
-        one = next(one for one in here.status["engines"] if one["pod"] == "one")
-        assert "filling" not in one["phases"]
+        await here.attached("one")

@@ -65,12 +65,12 @@ def test_agent_and_keeper_find_each_other_and_outlive_each_other(
             assert main(["release", "--gpu", "GPU-1", "--run-dir", str(run)]) == 2
             assert main(["release", "--all", "--undo", "--run-dir", str(run)]) == 0
             assert "slot prod/chat-0" in capsys.readouterr().out
-            assert get(metrics, "/readyz") == (200, "ready\n")
+            wait_for(lambda: get(metrics, "/readyz") == (200, "ready\n"), "the agent is ready")
             assert get(metrics, "/livez")[0] == 200
             assert "ling_agent_slots 1.0" in get(metrics, "/metrics")[1]
             assert get(metrics, "/else")[0] == 404
             write(file, capacity="128Mi")
-            wait_for(lambda: known()["capacity"]["total"] == 128 << 20, "the changed file is read")
+            wait_for(lambda: known().get("capacity", {}).get("total") == 128 << 20, "the changed file is read")
             assert main(["release", "--all", "--run-dir", str(run)]) == 0
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == 0

@@ -58,6 +58,8 @@ class AgentRoom:
         self.agent = self.make_agent()
 
     def make_agent(self) -> Agent:
+        """A new one; what the one before has published is not read any more."""
+        self.statuses.newest.clear()
         return Agent(
             self.run_dir, self.statuses, node="node-1", devices=self.devices, recover_min=0.05, recover_max=3.0
         )
@@ -126,7 +128,7 @@ class AgentRoom:
     def slot(self) -> Any:
         return self.agent.slots[SLOT]
 
-    async def until[T](self, look: Callable[[], T], what: str, seconds: float = 40.0) -> T:
+    async def until[T](self, look: Callable[[], T], what: str, seconds: float = 90.0) -> T:
         """Waits until the agent's facts say so."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not (value := look()):

@@ -112,7 +112,7 @@ def observe(scene: Scene, event: str, perform: Perform, mode: str, rate: float, 
         time.sleep(max(0.0, load.start + QUIET_S - time.time()))
         for _ in range(repeat):
             begin, done = perform(scene)
-            scene.cluster.wait_for(f"all well after {event}", done, 180)
+            scene.cluster.wait_for(f"all well after {event}", done)
             spans.append((begin, time.time()))
             engine.append(scene.start_ms())
             time.sleep(QUIET_S)

@@ -40,7 +40,9 @@ class Scene:
     def standby_ready(self, mode: str) -> bool:
         """Whether somebody beside the active engine is ready to take over, in the way that was asked for."""
         wanted = "warm" if mode == "Warm" else "gated"
-        return any(each["role"] == each.get("phase") == wanted for each in self.slot()["status"].get("engines", ()))
+        return any(
+            each["role"] == each.get("phase") == wanted for each in self.slot().get("status", {}).get("engines", ())
+        )
 
     def active(self) -> tuple[str, int]:
         """The engine pod that serves ("" = none) and the slot's term."""
@@ -69,6 +71,10 @@ class Scene:
         if conditions.get("Ready") != "True":
             return -1
         return sum(c["restartCount"] for c in status["containerStatuses"])
+
+    def restarts_when_ready(self, namespace: str, pod: str) -> int:
+        """Container restarts of a pod, once it is ready: what was killed before it was, would show nothing."""
+        return self.cluster.wait_for(f"{pod} is ready", lambda: self.restarts(namespace, pod) + 1) - 1
 
     def recovered(self) -> bool:
         """The agent has told the slot's state since it started, and somebody serves."""
@@ -102,14 +108,14 @@ def kill_server(scene: Scene) -> Event:
 
 def kill_agent(scene: Scene) -> Event:
     pod = scene.agent()
-    before = scene.restarts(AGENTS, pod)
+    before = scene.restarts_when_ready(AGENTS, pod)
     at = scene.cluster.kill_container(AGENTS, pod, "agent")
     return at, lambda: scene.restarts(AGENTS, pod) > before and scene.recovered()
 
 
 def kill_keeper(scene: Scene) -> Event:
     pod = scene.slot()["metadata"]["name"]
-    before = scene.restarts(scene.namespace, pod)
+    before = scene.restarts_when_ready(scene.namespace, pod)
     at = scene.cluster.kill_container(scene.namespace, pod, "keeper")
     return at, lambda: scene.restarts(scene.namespace, pod) > before and scene.recovered()
 
@@ -128,7 +134,7 @@ def restart_rollout(kind: str) -> Perform:
         name = scene.cluster.items(kind, where)[0]["metadata"]["name"]
         at = time.time()
         scene.cluster.kubectl("rollout", "restart", f"{kind}/{name}", "-n", where)
-        scene.cluster.kubectl("rollout", "status", f"{kind}/{name}", "-n", where, "--timeout=180s", timeout=200)
+        scene.cluster.kubectl("rollout", "status", f"{kind}/{name}", "-n", where, "--timeout=240s")
         return at, scene.recovered
 
     return perform

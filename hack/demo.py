@@ -90,7 +90,7 @@ def first_start(story: Story, cluster: Cluster) -> Scene:
     scene = Scene(cluster, NAMESPACE, NAME)
     story.note("  its phases", phases(scene))
     cluster.apply(client_pod("client", away_from=scene.slot()["status"]["node"]), namespace=NAMESPACE)
-    cluster.kubectl("wait", "pod/client", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", "pod/client", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=180s")
     address = cluster.get("service", NAME, namespace=NAMESPACE)["spec"]["clusterIP"]
     scene.url = f"http://{address}:80"
     story.show(cluster.kubectl("get", "ld,lslot,pods", "-n", NAMESPACE, "-o", "wide"))
@@ -171,7 +171,7 @@ def performance(scene: Scene) -> dict[str, Any]:
         same = all(seen.get(key) == engine.get(key) for key in ("requests", "tpotMs", "acceptLength"))
         return seen if same and engine.get("requests") == ANSWERS and not engine["inFlight"] else None
 
-    return scene.cluster.wait_for(f"status.performance of {ANSWERS} answers", told, 60)
+    return scene.cluster.wait_for(f"status.performance of {ANSWERS} answers", told, 180)
 
 
 def weights(scene: Scene) -> dict[str, str]:

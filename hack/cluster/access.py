@@ -49,7 +49,7 @@ os.kill(servers[0], signal.SIGKILL)
 # the time is that of the signal itself: what looks the process up takes longer than many a request
 KILL_CONTAINER = """
 pid=$(ctr -n k8s.io task ls | awk -v id="$1" '$1 == id { print $2 }')
-[ -n "$pid" ] || { echo "container $1 does not run" >&2; exit 1; }
+[ -n "$pid" ] || exit 0   # it has ended, and its pod's status does not say so yet
 echo "$EPOCHREALTIME"; kill -KILL "$pid"
 """
 
@@ -140,7 +140,7 @@ class Cluster:
         """Merge `change` into an object."""
         self.kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(change))
 
-    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 120) -> T:
+    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = PATIENCE_S) -> T:
         """The first true value of `probe`, asked again and again; ClusterError with `what` after `timeout` seconds."""
         end = time.monotonic() + timeout
         while True:
@@ -157,7 +157,7 @@ class Cluster:
         return next((c for c in status.get("conditions", ()) if c["type"] == condition), None)
 
     def wait_condition(
-        self, kind: str, name: str, namespace: str, condition: str, status: str = "True", timeout: float = 240
+        self, kind: str, name: str, namespace: str, condition: str, status: str = "True", timeout: float = PATIENCE_S
     ) -> dict[str, Any]:
         """The condition, once it has that status for the generation that the object has now."""
 
@@ -169,23 +169,31 @@ class Cluster:
 
         return self.wait_for(f"{kind}/{name} {condition}={status}", probe, timeout)
 
-    def exec(self, namespace: str, pod: str, *command: str, stdin: str | None = None, timeout: float = 180) -> str:
+    def exec(
+        self, namespace: str, pod: str, *command: str, stdin: str | None = None, timeout: float = PATIENCE_S
+    ) -> str:
         """What a command prints that runs in the first container of a pod."""
         return self.kubectl("exec", "-i", "-n", namespace, pod, "--", *command, stdin=stdin, timeout=timeout)
 
-    def node(self, verb: str, number: int, *command: str, timeout: float = 180) -> str:
+    def node(self, verb: str, number: int, *command: str, timeout: float = PATIENCE_S) -> str:
         """`hack/cluster/node VERB NUMBER`, for a node of the local cluster."""
         if not self.local:
             raise ClusterError(f"node {verb}: KUBECONFIG points to a cluster whose nodes cannot be entered from here")
         return run(HERE / "node", verb, str(number), *command, timeout=timeout)
 
     def kill_container(self, namespace: str, pod: str, container: str) -> float:
-        """SIGKILL the first process of a container; when that was, in seconds of the epoch. Local cluster only."""
-        seen = self.get("pod", pod, namespace=namespace)
-        statuses = [*seen["status"]["containerStatuses"], *seen["status"].get("initContainerStatuses", [])]
-        full = next(c["containerID"] for c in statuses if c["name"] == container)
-        number = int(seen["spec"]["nodeName"].removeprefix("n"))
-        return float(self.node("exec", number, "bash", "-c", KILL_CONTAINER, "kill", full.split("//")[1]))
+        """SIGKILL the first process of a container, once it runs; when that was, in s of the epoch. Local only."""
+
+        def killed() -> str:
+            seen = self.get("pod", pod, namespace=namespace)
+            known = [*seen["status"].get("containerStatuses", ()), *seen["status"].get("initContainerStatuses", ())]
+            running = [c["containerID"] for c in known if c["name"] == container and "running" in c["state"]]
+            if not running:
+                return ""
+            number = int(seen["spec"]["nodeName"].removeprefix("n"))
+            return self.node("exec", number, "bash", "-c", KILL_CONTAINER, "kill", running[0].split("//")[1])
+
+        return float(self.wait_for(f"{container} of {pod} runs", killed))
 
     def kill_server(self, namespace: str, pod: str) -> float:
         """SIGKILL the server of an engine pod, whose launcher and zygote stay; when that was."""
@@ -219,7 +227,7 @@ class Cluster:
         """Take away what `install` made, the CRDs too."""
         self.helm("uninstall", "ling", "--namespace", SYSTEM, "--ignore-not-found", "--wait")
         self.kubectl("delete", "crd", "-l", "app.kubernetes.io/part-of=ling", "--ignore-not-found")
-        self.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found", timeout=180)
+        self.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
 
     def make_model(self, name: str, *flags: str, preset: str = "tiny", seed: int = 1) -> str:
         """Write a checkpoint into the model folder of every node; the `model.source` that names it.
@@ -249,8 +257,7 @@ class Cluster:
                 "-n",
                 AGENTS,
                 "--for=jsonpath={.status.phase}=Succeeded",
-                "--timeout=180s",
-                timeout=200,
+                "--timeout=240s",
             )
             self.kubectl("delete", "pod", pod, "-n", AGENTS, "--wait=false")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support import cluster as support
+from tests.support import well
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,13 @@ def cluster() -> Iterator[Cluster]:
     """Two nodes with Ling installed; with KUBECONFIG set, that cluster."""
     with support.cluster_under_test() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _well(request: pytest.FixtureRequest) -> None:
+    """What the test before did to nodes, agents or operator is over."""
+    if "cluster" in request.fixturenames:
+        well.settle(request.getfixturevalue("cluster"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.access import AGENTS, SYSTEM, Cluster, ClusterError, client_pod, trial_cluster
+from hack.cluster.access import AGENTS, PATIENCE_S, SYSTEM, Cluster, ClusterError, client_pod, trial_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "build/logs"
 PREFIX = "test-"
+REACH = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5).close()
+    print("reached")
+except OSError:
+    pass
+"""
 STANDIN = "localhost/ling-engine-standin:dev"
 
 
@@ -34,7 +42,7 @@ def cluster_under_test() -> Iterator[Cluster]:
         with trial_cluster(nodes=2, audit=True) as cluster, cluster.installed():
             try:
                 yield cluster
-                cluster.wait_for("nothing is left of any test", lambda: not leftovers(cluster), 240)
+                cluster.wait_for("nothing is left of any test", lambda: not leftovers(cluster))
             finally:
                 collect_logs(cluster)
     finally:
@@ -96,14 +104,16 @@ class Trial:
         """All objects of a kind."""
         return self.cluster.items(kind, self.name, selector)
 
-    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = 120) -> T:
+    def wait_for[T](self, what: str, probe: Callable[[], T | None], timeout: float = PATIENCE_S) -> T:
         """The first true value of `probe`; on a time-out the error shows what the namespace held."""
         try:
             return self.cluster.wait_for(what, probe, timeout)
         except ClusterError as late:
             raise AssertionError(f"{late}\n{self.describe()}") from late
 
-    def wait_condition(self, name: str, condition: str, status: str = "True", timeout: float = 240) -> dict[str, Any]:
+    def wait_condition(
+        self, name: str, condition: str, status: str = "True", timeout: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """A LingDeployment's condition, for its present generation."""
         try:
             return self.cluster.wait_condition("ld", name, self.name, condition, status, timeout)
@@ -118,13 +128,42 @@ class Trial:
         """The engine pods of a LingDeployment."""
         return self.items("pod", f"ling.dev/deployment={deployment},ling.dev/component=engine")
 
+    def wait_gone(self, deployment: str) -> None:
+        """That nothing of a LingDeployment is left: its slots' numbers are free again, and its devices."""
+        kinds = ("ld", "lslot", "resourceclaim")
+        mine = f"ling.dev/deployment={deployment}"
+        self.wait_for(
+            f"nothing is left of {deployment}",
+            lambda: not any(map(self.items, kinds)) and not self.items("pod", mine),
+        )
+
+    def engine(self, deployment: str) -> str:
+        """The name of the only engine pod, once all others are gone."""
+        (only,) = self.wait_for("one engine pod", lambda: _only(self.engine_pods(deployment)))
+        return str(only["metadata"]["name"])
+
     def client(self, name: str = "client", *, away_from: str = "") -> str:
         """A pod to send requests from, ready; its name."""
         self.apply(client_pod(name, away_from=away_from))
-        self.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=180s")
+        self.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=240s")
         return name
 
-    def exec(self, pod: str, *command: str, stdin: str | None = None, timeout: float = 180) -> str:
+    def address(self, service: str, *, of: str = "client") -> str:
+        """`http://IP:PORT` of a Service, once its node's kube-proxy lets a client reach it: that is late by itself."""
+        spec = self.get("service", service)["spec"]
+        ip, port = spec["clusterIP"], spec["ports"][0]["port"]
+        self.wait_for("the client reaches the Service", lambda: self.exec(of, "python3", "-c", REACH, ip, str(port)))
+        return f"http://{ip}:{port}"
+
+    def wait_alone(self) -> None:
+        """That earlier tests have nothing left: kubectl drains no pod without a controller, not even one that goes."""
+        others = f"{self.name}/"
+        self.cluster.wait_for(
+            "what earlier tests had is gone",
+            lambda: all(one.startswith(others) for one in leftovers(self.cluster)),
+        )
+
+    def exec(self, pod: str, *command: str, stdin: str | None = None, timeout: float = PATIENCE_S) -> str:
         """What a command prints that runs in a pod."""
         return self.cluster.exec(self.name, pod, *command, stdin=stdin, timeout=timeout)
 
@@ -137,6 +176,10 @@ class Trial:
             name = pod["metadata"]["name"]
             parts.append(f"--- {name}\n{self.kubectl('logs', name, '--tail=15', check=False)}")
         return "\n".join(parts)
+
+
+def _only(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return pods if len(pods) == 1 and "deletionTimestamp" not in pods[0]["metadata"] else []
 
 
 @contextlib.contextmanager

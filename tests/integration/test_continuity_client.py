@@ -97,11 +97,10 @@ async def test_end_of_a_request_is_named(respond: Respond, failed: str, mode: st
 
 
 async def test_nobody_listening_is_refused() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     row = continuity_client.row(0, 0.0)
-    await continuity_client.Client("127.0.0.1", port, "m", "new").ask(row)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # so that nobody else can listen there
+        await continuity_client.Client("127.0.0.1", silent.getsockname()[1], "m", "new").ask(row)
     assert (row.failed, row.sent) == ("refused", 0.0)
 
 
@@ -167,10 +166,19 @@ def test_report_counts_by_kind_and_measures_the_gap_around_an_event() -> None:
     assert report.ok
 
 
-def test_only_a_killed_server_may_break_requests() -> None:
-    rows = [{"kind": "work", "due": 1.0, "sent": 1.0, "ended": 1.1, "failed": "broken", "why": ""}]
-    assert continuity_report.analyse("server", "new", 1.0, rows, []).ok
-    assert not continuity_report.analyse("edit", "new", 1.0, rows, []).ok
+@pytest.mark.parametrize(
+    ("event", "sent", "failed", "ok"),
+    [
+        ("server", 0.9, "broken", True), ("server", 1.4, "broken", True), ("server", 1.6, "broken", False),
+        ("server", 0.9, "refused", False), ("edit", 0.9, "broken", False),
+    ],
+    ids=["in flight", "before the reset", "long after it", "refused", "no server was killed"],
+)  # fmt: skip
+def test_only_a_killed_server_may_break_requests_and_only_those_under_way(
+    event: str, sent: float, failed: str, ok: bool
+) -> None:
+    rows = [{"kind": "work", "due": sent, "sent": sent, "ended": 2.0, "failed": failed, "why": ""}]
+    assert continuity_report.analyse(event, "new", 1.0, rows, [(1.0, 3.0)]).ok is ok
 
 
 def test_a_gap_is_told_beyond_that_of_a_steady_load() -> None:

@@ -132,7 +132,7 @@ def rank_dies(stage: Stage, slot: Slot, pod: str) -> None:
     while len(gone) < 3 and time.monotonic() < deadline:
         ready, _, _ = select.select([fd for name, fd in watched.items() if name not in gone], [], [], 0.001)
         gone |= {name: time.monotonic() for name, fd in watched.items() if fd in ready}
-        if "agent" not in gone and slot.engine_status(pod).get("role") != "active":
+        if "rank" in gone and "agent" not in gone and slot.engine_status(pod).get("role") != "active":
             gone["agent"] = time.monotonic()
     for fd in watched.values():
         os.close(fd)

@@ -62,12 +62,24 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.Contro
     if apiserver.programs() is None or chart.helm_path() is None:
         pytest.skip("the control plane's programs are not built: hack/cluster/build")
     with apiserver.control_plane(tmp_path_factory.mktemp("admission")) as running:
-        policies = [one for one in chart.render() if one["kind"].startswith("ValidatingAdmissionPolicy")]
-        running.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(map(json.dumps, policies)))
+        running.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(map(json.dumps, policies())))
         admin = Person(plane=running, user="admin")
         for name in ("slot-a", "slot-b"):
             running_in(admin, name)
         yield running
+
+
+PROBED = "ling-owned"  # the policy whose refusal says that all of them are in force
+
+
+def policies() -> list[Object]:
+    """The chart's policies and their bindings, the probed one's last.
+
+    The API server learns of each kind in the order of writing and takes up all that it knows of at once, every second.
+    """
+    found = [one for one in chart.render() if one["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert PROBED in [one["metadata"]["name"] for one in found]
+    return sorted(found, key=lambda one: one["metadata"]["name"] == PROBED)
 
 
 def slot(name: str, capacity: int = 1 << 30) -> Object:
@@ -106,7 +118,7 @@ def running_in(admin: Person, name: str) -> None:
     """Once the policies are in force: a slot that lives on n1, told by everybody who has a say."""
     operator = Person(plane=admin.plane, user=OPERATOR)
     deadline = time.monotonic() + 120
-    while admin.ask("POST", f"{LING}/lingslots?dryRun=All", slot("probe"))[0] != 422:
+    while admin.ask("POST", f"{LING}/lingslots?dryRun=All", slot("probe"))[0] != 422:  # see policies()
         assert time.monotonic() < deadline, "the policies are not in force"
         time.sleep(0.1)
     operator.must("POST", f"{LING}/lingslots", slot(name))

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hack.cluster import objects
+from hack.ports import free_port
 from tests.support import apiserver
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 LABELLED = "looked=at"
 
 
@@ -74,6 +75,6 @@ def test_a_cluster_that_is_gone_is_told(plane: apiserver.ControlPlane, tmp_path:
     gone = tmp_path / "kubeconfig"
     with pytest.raises(objects.ReadError, match="No such file"):
         objects.reader(gone)
-    gone.write_text(plane.kubeconfig.read_text().replace(plane.url, f"https://127.0.0.1:{apiserver.free_ports(1)[0]}"))
+    gone.write_text(plane.kubeconfig.read_text().replace(plane.url, f"https://127.0.0.1:{free_port()}"))
     with pytest.raises(objects.ReadError, match="refused"):
         objects.reader(gone).find("cm", "one", "objects")

@@ -40,7 +40,7 @@ needs_promtool = pytest.mark.skipif(promtool is None, reason="Prometheus is not 
 
 def run(*args: object) -> str:
     """What promtool prints; an AssertionError with it when it fails."""
-    done = subprocess.run([str(promtool), *map(str, args)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(promtool), *map(str, args)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

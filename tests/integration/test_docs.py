@@ -21,7 +21,7 @@ IDS = [str(page.relative_to(pages.ROOT)) for page in pages.PAGES]
 
 @functools.cache
 def said(*command: str) -> tuple[int, str]:
-    done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hack.ports import free_port
 from tests.support import apiserver
-from tests.support.fake_kubelet import FakeKubelet
+from tests.support.fake_kubelet import TIMEOUT, FakeKubelet
 from tests.support.processes import Child, python, wait_for
 
 from ling_api.errors import AgentUnreachable
@@ -51,7 +51,7 @@ class Node:
         self.call(self.kubelet.start())
 
     def call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(15)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(2 * TIMEOUT)  # it has time-outs of its own
 
     def close(self) -> None:
         self.call(self.kubelet.stop())
@@ -74,16 +74,24 @@ class Node:
         }  # fmt: skip
         return python("-m", "ling_nodeagent.keeper", env=env, log=self.log)
 
-    def known(self) -> dict[str, Any]:
+    def known(self) -> dict[str, Any] | None:
+        """What the agent knows; None while it does not answer."""
         with contextlib.suppress(AgentUnreachable):
             return ask(self.run_dir / "status.sock")
-        return {"slots": {}, "callers": {}}
+        return None
+
+    def callers(self) -> list[str] | None:
+        """The devices on which a pod is known; None while the agent does not answer."""
+        known = self.known()
+        return None if known is None else list(known["callers"])
 
     def kubectl(self, *args: str) -> str:
         return self.plane.kubectl("-n", self.namespace, *args).stdout
 
-    def listener(self) -> bool:
-        return bool(self.known()["slots"].get(f"{self.namespace}/chat-0", {}).get("listener"))
+    def listening(self) -> dict[str, Any]:
+        """The slot as the agent knows it, once its keeper listens; before, nothing."""
+        slot: dict[str, Any] = ((self.known() or {}).get("slots") or {}).get(f"{self.namespace}/chat-0") or {}
+        return slot if slot.get("listener") else {}
 
     def slot(self) -> dict[str, Any]:
         body: dict[str, Any] = json.loads(self.kubectl("get", "lslot", "chat-0", "-o", "json"))
@@ -157,12 +165,14 @@ def test_a_slot_from_its_pods_first_call_to_its_end(node: Node, plane: apiserver
             other["status"] = {"conditions": [lost]}
             apply(plane, other, "--subresource=status", "--field-manager=ling-operator")
             make_slot(node, capacity=128 << 20)
-            wait_for(lambda: node.status()["capacity"]["total"] == 128 << 20, "the new capacity")
-            assert conditions(node.status())["AgentLost"] == "False"
-            assert node.status()["observedGeneration"] == 2
+            status = wait_for(
+                lambda: (found := node.status())["capacity"]["total"] == 128 << 20 and found, "the new capacity"
+            )
+            assert conditions(status)["AgentLost"] == "False"
+            assert status["observedGeneration"] == 2
 
             node.kubectl("delete", "pod", "chat-0", "--grace-period=0", "--force")
-            wait_for(lambda: node.known()["callers"] == {}, "the pod is no caller any more")
+            wait_for(lambda: node.callers() == [], "the pod is no caller any more")
 
 
 def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
@@ -174,16 +184,16 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
     nowhere.write_text(plane.kubeconfig.read_text().replace(plane.url, f"https://127.0.0.1:{free_port()}"))
     with contextlib.ExitStack() as stack:
         with node.agent(plane.kubeconfig):
-            wait_for(lambda: "d000" in node.known()["callers"], "the caller is known")
+            wait_for(lambda: node.callers() == ["d000"], "the caller is known")
             stack.enter_context(node.keeper("d000"))
-            wait_for(node.listener, "the listener")
+            wait_for(node.listening, "the listener")
             wait_for((node.run_dir / "directory.json").exists, "the directory is remembered")
         with node.agent(nowhere):
-            wait_for(node.listener, "the next agent knows keeper and slot without the API server")
-            assert node.known()["slots"][f"{node.namespace}/chat-0"]["capacity"]["total"] == 64 << 20
+            slot = wait_for(node.listening, "the next agent knows keeper and slot without the API server")
+            assert slot["capacity"]["total"] == 64 << 20
             wait_for(lambda: "event=api-away" in node.log.read_text(), "it says what is away")
         with node.agent(plane.kubeconfig):
-            wait_for(lambda: node.listener() and node.status().get("listener"), "and on with the API server")
+            wait_for(lambda: node.listening() and node.status().get("listener"), "and on with the API server")
 
 
 async def test_a_map_that_becomes_empty_can_be_written(

@@ -415,7 +415,6 @@ def play(row: list[Callable[[World], None]], die_at: int) -> World:
     return world
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", list(ROWS))
 def test_death_after_any_write_of_any_row_ends_in_the_same_state(name: str) -> None:
     row, wanted = ROWS[name]

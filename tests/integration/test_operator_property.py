@@ -171,7 +171,6 @@ class Play:
         self.put()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("late", [pytest.param(False, id="at once"), pytest.param(True, id="late")])
 @pytest.mark.parametrize("gpu", [pytest.param({"allocation": "None"}, id="memory"), pytest.param(CLAIM, id="claims")])
 @settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))

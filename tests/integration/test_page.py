@@ -152,7 +152,6 @@ async def test_the_stream_tells_what_changed_and_nothing_twice(shown: Shown) -> 
 
 
 @pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed")
-@pytest.mark.timeout(240)
 async def test_a_real_browser_shows_it_in_light_and_dark_and_follows(shown: Shown, tmp_path: Path) -> None:
     await asyncio.to_thread(look_at, shown, tmp_path)
 

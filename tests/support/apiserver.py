@@ -62,8 +62,12 @@ class ControlPlane:
 
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; the result has stdout and stderr as text."""
+        # what it remembers of the API goes with the folder: another control plane may have had this port before
+        environment = {**os.environ, "KUBECACHEDIR": str(self.folder / "kubectl")}
         command = [str(self.programs["kubectl"]), "--kubeconfig", str(self.kubeconfig), *args]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(
+            command, input=stdin, env=environment, capture_output=True, text=True, timeout=180, check=False
+        )
         if check and done.returncode:
             raise AssertionError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done
@@ -190,10 +194,12 @@ def shared() -> ControlPlane:
 def _install(plane: ControlPlane) -> None:
     plane.kubectl("apply", "-f", str(ROOT / "crds"))
     plane.kubectl("wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
-    deadline = time.monotonic() + 120
-    while plane.kubectl("get", "ld,lslot", "-A", check=False).returncode:  # 429: their storage is being made
-        assert time.monotonic() < deadline, "the CRDs' storage is not ready"
-        time.sleep(0.1)
+    # 429: their storage is being made; and their schemas are published after that, each by itself
+    for ready in (("get", "ld,lslot", "-A"), ("explain", "ld.spec"), ("explain", "lslot.spec")):
+        deadline = time.monotonic() + 120
+        while (said := plane.kubectl(*ready, check=False)).returncode:
+            assert time.monotonic() < deadline, f"the CRDs are not ready: {said.stderr}"
+            time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 120.0  # seconds that it may say nothing, or a page may take
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -30,6 +32,7 @@ class Browser:
 
     def __init__(self, profile: Path, *, width: int = 1400, height: int = 900) -> None:
         self.errors: list[str] = []
+        self._loads = 0
         self._numbers = itertools.count(1)
         self._buffer = b""
         self._session = ""
@@ -63,18 +66,24 @@ class Browser:
         number = next(self._numbers)
         session = {"sessionId": self._session} if self._session else {}
         os.write(self._out, json.dumps({"id": number, "method": method, "params": params, **session}).encode() + b"\0")
-        while True:
-            message = self._read()
-            if message.get("method") == "Runtime.exceptionThrown":
-                details = message["params"]["exceptionDetails"]
-                self.errors.append(str(details.get("exception", {}).get("description", details["text"])))
-            if message.get("id") == number:
-                assert "error" not in message, f"{method}: {message['error']}"
-                result: dict[str, Any] = message["result"]
-                return result
+        while (message := self._hear()).get("id") != number:
+            pass
+        assert "error" not in message, f"{method}: {message['error']}"
+        result: dict[str, Any] = message["result"]
+        return result
+
+    def _hear(self) -> dict[str, Any]:
+        """The next message; what it tells of the page is noted."""
+        message = self._read()
+        if message.get("method") == "Runtime.exceptionThrown":
+            details = message["params"]["exceptionDetails"]
+            self.errors.append(str(details.get("exception", {}).get("description", details["text"])))
+        self._loads += message.get("method") == "Page.loadEventFired"
+        return message
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            assert select.select([self._in], [], [], PATIENCE)[0], f"the browser has said nothing for {PATIENCE} s"
             data = os.read(self._in, 1 << 16)
             assert data, "the browser has ended"
             self._buffer += data
@@ -83,9 +92,13 @@ class Browser:
         return message
 
     def open(self, url: str, *, scheme: str = "light") -> None:
-        """Load a page as somebody who prefers a light or a dark scheme."""
+        """Load a page as somebody who prefers a light or a dark scheme; nothing of the page before is there then."""
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._ask("Page.navigate", url=url)
+        before = self._loads
+        failed = self._ask("Page.navigate", url=url).get("errorText")
+        assert not failed, f"{url}: {failed}"
+        while self._loads == before:
+            self._hear()
 
     def text(self) -> str:
         """The text that is seen."""
@@ -95,7 +108,7 @@ class Browser:
         """The value of an expression in the page."""
         return self._ask("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
 
-    def wait_for(self, words: str, seconds: float = 60) -> str:
+    def wait_for(self, words: str, seconds: float = PATIENCE) -> str:
         """The page's text once it has these words."""
         end = time.monotonic() + seconds
         while words not in (text := self.text()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 AGENT_NAMESPACE = "ling-agents"
 NODE = "node-1"
 PERIOD = 0.05
+PATIENCE = 60.0  # seconds for an API server that is too busy to answer
 
 type Object = dict[str, Any]
 
@@ -122,7 +124,7 @@ class FakeNode:
     def __init__(self, url: str, token: str, ca: str, *, period: float = PERIOD) -> None:
         context = ssl.create_default_context(cafile=ca)
         self._http = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=60
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, verify=context, timeout=PATIENCE
         )
         self._period = period
         self._stop = threading.Event()
@@ -141,7 +143,8 @@ class FakeNode:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(2 * PATIENCE)
+        assert not self._thread.is_alive(), "the fake node's round does not end"
         self._http.close()
 
     def pods_of(self, namespace: str) -> list[str]:
@@ -153,16 +156,25 @@ class FakeNode:
         while not self._stop.wait(self._period):
             try:
                 self.tick()
-            except (httpx.HTTPError, KeyError) as error:
+            except Exception as error:
                 self.errors.append(repr(error))
 
     # -- requests
     def call(
         self, method: str, path: str, body: object = None, content: str = "application/json", **query: str
     ) -> Object:
-        """One request; a 404, 409 or 429 is an empty answer: the next round looks again."""
-        answer = self._http.request(method, path, json=body, params=query, headers={"Content-Type": content})
-        if answer.status_code in (404, 409, 429):
+        """One request; a 404 or 409 is an empty answer: the next round looks again.
+
+        An API server that is too busy (429, 5xx), or is making a kind's storage, is asked again.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            answer = self._http.request(method, path, json=body, params=query, headers={"Content-Type": content})
+            busy = answer.status_code == 429 or answer.status_code >= 500
+            if not busy or time.monotonic() > deadline:
+                break
+            time.sleep(self._period)
+        if answer.status_code in (404, 409):
             return {}
         answer.raise_for_status()
         return dict(answer.json())
@@ -263,8 +275,8 @@ class FakeNode:
             }
             path = f"/apis/ling.dev/v1alpha1/namespaces/{meta['namespace']}/lingslots/{meta['name']}/status"
             query = {"fieldManager": "ling-nodeagent", "force": "true"}
-            self.call("PATCH", path, body, "application/apply-patch+yaml", **query)
-            state.written = status
+            if self.call("PATCH", path, body, "application/apply-patch+yaml", **query):
+                state.written = status
 
 
 def _uid(pod: Object) -> str:

@@ -322,7 +322,7 @@ class TestSockets:
     def test_listen_takes_the_place_of_a_stale_socket(self, tmp_path: Path) -> None:
         path = tmp_path / "fd.sock"
         fdpass.listen(path).close()
-        with fdpass.listen(path, mode=0o600) as listener, fdpass.connect(path, timeout=5) as caller:
+        with fdpass.listen(path, mode=0o600) as listener, fdpass.connect(path, timeout=60) as caller:
             accepted, _ = listener.accept()
             with accepted:
                 fdpass.send(caller, {"op": "hello"})
@@ -350,9 +350,9 @@ class TestSockets:
                 pidfd = fdpass.peer_pidfd(accepted)
                 assert fcntl.fcntl(pidfd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
                 assert select.select([pidfd], [], [], 0)[0] == []
-            assert select.select([pidfd], [], [], 10)[0] == [pidfd]
+            assert select.select([pidfd], [], [], 60)[0] == [pidfd]
             os.close(pidfd)
-            assert child.wait(10) == 0
+            assert child.wait(60) == 0
 
     def test_the_network_namespace_has_a_number(self, pair: tuple[socket.socket, socket.socket]) -> None:
         assert fdpass.netns_cookie(pair[0]) == fdpass.netns_cookie(pair[1]) > 0

@@ -110,7 +110,7 @@ class TestMap:
             memfd.seal(fd)
         readers = [memfd.reader(fd) for fd in fds]
         times = []
-        for _ in range(3):
+        for _ in range(20):  # the best of them is the kernel's; the others are the machine's
             start = time.perf_counter()
             mapping = memory.map(readers, (1 << 30,) * 2, writable=False)
             times.append(time.perf_counter() - start)
@@ -148,7 +148,7 @@ class TestReadOnly:
             "mapping.buffer(0, 1)[:] = b'a'; mapping.make_read_only([fd]); ctypes.memset(mapping.address, 98, 1)"
         )
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        child = subprocess.run([sys.executable, "-c", code, str(regions[0])], pass_fds=regions, env=env, timeout=30)
+        child = subprocess.run([sys.executable, "-c", code, str(regions[0])], pass_fds=regions, env=env, timeout=150)
         assert child.returncode == -11
         assert os.pread(regions[0], 1, 0) == b"a"
 

@@ -53,4 +53,4 @@ def test_server_and_agent_are_timed_from_the_ranks_end(slot: Slot, tmp_path: Pat
     rank_dies(stage, slot, "one")  # type: ignore[arg-type]
     found = {row["name"]: row["value"] for row in report.rows}
     assert set(found) == {"a rank's death to the server's end, ms", "a rank's death to the agent's word, ms"}
-    assert all(-50 < took < 10_000 for took in found.values())
+    assert all(0 <= took < 10_000 for took in found.values())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import moe_plan, tune_moe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from benchmarks.moe_plan import Case, Config
@@ -18,12 +18,29 @@ USUAL: Config = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GR
 GPU = "NVIDIA H200"
 
 
+class Clock:
+    """Time that stand-ins move."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(tune_moe, "time", clock)
+    return clock
+
+
 class Standin:
     """Faster with wider tiles; refuses five stages; one configuration computes something else."""
 
     asked: list[tuple[str, int, str]]
 
-    def __init__(self, case: Case, asked: list[tuple[str, int, str]], pause: float = 0.0) -> None:
+    def __init__(self, case: Case, asked: list[tuple[str, int, str]], pause: Callable[[], None]) -> None:
         self._case, self.asked, self._pause = case, asked, pause
 
     def default(self, rows: int) -> Config:
@@ -31,7 +48,7 @@ class Standin:
 
     def time(self, rows: int, config: Config) -> float | None:
         self.asked.append((self._case.name, rows, moe_plan.key(config)))
-        time.sleep(self._pause)
+        self._pause()
         if config.get("num_stages") == 5:
             raise RuntimeError("out of resource: shared memory")
         if config["BLOCK_SIZE_N"] == 128 and config["BLOCK_SIZE_K"] == 256:
@@ -40,18 +57,24 @@ class Standin:
 
 
 def run(
-    out: Path, cases: str, rows: list[int], *, seconds: float = 30.0, pause: float = 0.0
+    out: Path, clock: Clock, cases: str, rows: list[int], *, seconds: float = 30.0, pause: float = 0.0
 ) -> list[tuple[str, int, str]]:
     asked: list[tuple[str, int, str]] = []
+
+    def passes() -> None:
+        clock.now += pause
+
     tune_moe.tune(
-        moe_plan.cases(cases), rows, out, time.monotonic() + seconds, lambda case: Standin(case, asked, pause),
+        moe_plan.cases(cases), rows, out, clock.now + seconds, lambda case: Standin(case, asked, passes),
         lambda case: out / "configs" / "triton_3_8_0" / case.layer.table(GPU),
     )  # fmt: skip
     return asked
 
 
-def test_the_fastest_that_is_right_is_written_under_the_name_that_sglang_looks_for(tmp_path: Path) -> None:
-    run(tmp_path, "513x384", [1, 2048])
+def test_the_fastest_that_is_right_is_written_under_the_name_that_sglang_looks_for(
+    tmp_path: Path, clock: Clock
+) -> None:
+    run(tmp_path, clock, "513x384", [1, 2048])
     (file,) = (tmp_path / "configs" / "triton_3_8_0").iterdir()
     assert file.name == "E=513,N=384,device_name=NVIDIA_H200.json"
     table = json.loads(file.read_text())
@@ -62,19 +85,19 @@ def test_the_fastest_that_is_right_is_written_under_the_name_that_sglang_looks_f
         assert config["num_stages"] != 5
 
 
-def test_a_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
-    first = run(tmp_path, "513x384", [1])
+def test_a_run_goes_on_where_the_last_one_was(tmp_path: Path, clock: Clock) -> None:
+    first = run(tmp_path, clock, "513x384", [1])
     assert first[0][2] == moe_plan.key(USUAL), "the default is what all are compared with"
     assert len(first) == len(set(first)) == len(moe_plan.configurations(moe_plan.cases("513x384")[0], 1)) + 1
-    assert run(tmp_path, "513x384", [1]) == []
-    more = run(tmp_path, "513x384", [1, 6])
+    assert run(tmp_path, clock, "513x384", [1]) == []
+    more = run(tmp_path, clock, "513x384", [1, 6])
     assert {rows for _, rows, _ in more} == {6}
     (file,) = (tmp_path / "configs" / "triton_3_8_0").iterdir()
     assert list(json.loads(file.read_text())) == ["1", "6"]
 
 
-def test_time_is_shared_out_and_every_number_of_rows_gets_some(tmp_path: Path) -> None:
-    asked = run(tmp_path, "513x384,513x768", [1, 6], seconds=1.2, pause=0.02)
+def test_time_is_shared_out_and_every_number_of_rows_gets_some(tmp_path: Path, clock: Clock) -> None:
+    asked = run(tmp_path, clock, "513x384,513x768", [1, 6], seconds=1.2, pause=0.02)
     by_job = {(case, rows): 0 for case, rows, _ in asked}
     for case, rows, _ in asked:
         by_job[case, rows] += 1
@@ -83,8 +106,8 @@ def test_time_is_shared_out_and_every_number_of_rows_gets_some(tmp_path: Path) -
     assert len(list((tmp_path / "configs" / "triton_3_8_0").iterdir())) == 2
 
 
-def test_without_time_nothing_is_asked_and_nothing_is_written(tmp_path: Path) -> None:
-    assert run(tmp_path, "513x384", [1], seconds=0.0) == []
+def test_without_time_nothing_is_asked_and_nothing_is_written(tmp_path: Path, clock: Clock) -> None:
+    assert run(tmp_path, clock, "513x384", [1], seconds=0.0) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -135,7 +135,7 @@ async def test_a_client_arrives_once_a_connection_with_its_first_generation(
 
 async def test_a_drain_keeps_the_listener_alive_for_others(engine: Engine, listener: socket.socket) -> None:
     await engine.http.drain(5.0, lambda fds: False)
-    with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=2):
+    with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=30):
         accepted, _ = listener.accept()
         accepted.close()
 
@@ -213,7 +213,7 @@ async def test_what_nobody_takes_stays_open_and_is_answered(engine: Engine, list
 async def test_what_was_accepted_as_the_drain_began_is_answered(
     engine: Engine, listener: socket.socket, steps: int
 ) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=2) as client:
+    with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=30) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         for _ in range(steps):  # between accept() and the connection's own call-backs
             await asyncio.sleep(0)
@@ -238,10 +238,10 @@ async def test_a_listener_that_comes_with_the_word_to_drain_is_left_alone(engine
         await engine.http.drain(5.0, lambda fds: False)
         await accepting
         assert not engine.http.accepting
-        with socket.create_connection(("127.0.0.1", port_of(other)), timeout=2):
+        with socket.create_connection(("127.0.0.1", port_of(other)), timeout=30):
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            other.settimeout(2)
+            other.settimeout(30)
             accepted, _ = other.accept()
             accepted.close()
 
@@ -268,7 +268,7 @@ async def test_a_new_listener_replaces_the_old(engine: Engine, listener: socket.
         client = await Client.to(port_of(other))
         assert (await client.get())[0] == 200
         await client.close()
-        with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=2) as waiting:
+        with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=30) as waiting:
             waiting.sendall(b"GET /health HTTP/1.1\r\n\r\n")
             accepted, _ = listener.accept()
             accepted.close()

@@ -150,7 +150,7 @@ def test_waiting_tells_what_changes_and_gives_up_in_time() -> None:
         sets = [{"set": "ab", "state": state}] if state else []
         return {"slots": {"a/x": {"weightSets": sets, "engines": []}}}
 
-    assert release.wait(look, ["a/x"], 5, told.append)
+    assert release.wait(look, ["a/x"], 60, told.append)
     assert told == ["a/x: weight set ab is sealed", "a/x: weight set ab is dropping"]
     stuck = {"slots": {"a/x": {"weightSets": [{"set": "ab", "state": "sealed"}], "engines": []}}}
     assert not release.wait(lambda: stuck, ["a/x"], 0, told.append)

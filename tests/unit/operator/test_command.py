@@ -57,7 +57,7 @@ def test_bad_input_is_refused_with_what_to_write(flags: list[str], environment: 
 def test_the_process_ends_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
     environment = {**GOOD, "PYTHONPATH": ":".join(sys.path), "KUBECONFIG": str(tmp_path / "none")}
     command = [sys.executable, "-m", "ling_operator", "run", "--port", "0"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 2
     assert [line for line in ended.stderr.splitlines() if line.startswith("ling-operator: ")][-1].endswith(
         "run in a pod"

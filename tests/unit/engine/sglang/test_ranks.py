@@ -129,7 +129,7 @@ async def test_what_a_rank_is_handed_runs_in_its_own_thread_and_its_errors_come_
     with pytest.raises(DeviceError, match="gone"):
         await thread.run(raising(DeviceError("gone")))
     thread.end()
-    await asyncio.wait_for(caller, 5)
+    await asyncio.wait_for(caller, 30)
 
 
 def shard(folder: Path, name: str, numbers: bytes) -> bytes:

@@ -160,7 +160,7 @@ def test_an_endpoint_that_closes_its_connections_is_measured_on_new_ones(at: End
 def test_two_endpoints_take_turns_and_who_is_first_changes(
     at: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(Endpoint(gap=0.01)) as slow:
+    with serving(Endpoint(gap=0.05)) as slow:
         code, found = run(at, tmp_path, *SAID, "--against", slow.url)
         assert code == 0
         assert [side["url"] for side in found["sides"]] == [at.url, slow.url]

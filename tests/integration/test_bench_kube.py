@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(apiserver.programs() is None, reason="the control plane is not built: run hack/cluster/build"),
 ]
 PLACE = "bench"

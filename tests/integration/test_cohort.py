@@ -88,7 +88,7 @@ class Server:
     async def line(self, rank: int) -> dict[str, Any]:
         out = self.ranks[rank].stdout
         assert out is not None
-        value: dict[str, Any] = json.loads(await asyncio.wait_for(out.readline(), 60))
+        value: dict[str, Any] = json.loads(await asyncio.wait_for(out.readline(), 90))
         return value
 
     async def say(self, rank: int, text: str) -> None:
@@ -157,7 +157,7 @@ async def test_a_rank_that_dies_ends_its_server_at_once(room: AgentRoom, servers
         await server.line(rank)
     server.ranks[1].kill()
     with pytest.raises(RankDied, match="rank 1"):
-        await asyncio.wait_for(server.serving, 20)  # measured: some milliseconds
+        await asyncio.wait_for(server.serving, 90)  # measured: some milliseconds
     found = room.slot.launchers["uid-one"]
     await room.until(lambda: room.slot.launchers["uid-one"].server is None or found.server.dead, "the agent's view")
 
@@ -170,7 +170,7 @@ async def test_a_rank_that_fails_says_why(room: AgentRoom, servers: Servers, cod
         await server.line(rank)
     await server.say(0, f"{code} something went wrong")
     with pytest.raises(error, match="rank 0: something went wrong"):
-        await asyncio.wait_for(server.serving, 20)
+        await asyncio.wait_for(server.serving, 90)
 
 
 async def test_an_agent_replaced_in_the_middle_of_a_fill_is_told_of_it(room: AgentRoom, servers: Servers) -> None:
@@ -199,8 +199,8 @@ async def test_a_refusal_reaches_every_rank_and_ends_the_server(
     monkeypatch.setattr(Server, "ask", refuse)
     server = await servers.first(room)
     with pytest.raises(Refused, match="no room in slot"):
-        await asyncio.wait_for(server.serving, 20)
-    assert [await asyncio.wait_for(rank.wait(), 20) for rank in server.ranks] == [1, 1]
+        await asyncio.wait_for(server.serving, 90)
+    assert [await asyncio.wait_for(rank.wait(), 90) for rank in server.ranks] == [1, 1]
 
 
 async def test_whoever_comes_up_without_its_weights_does_not_serve(room: AgentRoom, servers: Servers) -> None:

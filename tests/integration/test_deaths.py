@@ -54,9 +54,9 @@ class Stable:
         while self._steps and len(self._coming) <= AHEAD:
             wanted = self._steps.pop(0)
             self._coming.append((wanted, self._pool.submit(deaths.prepared, self.nursery, wanted, STANDIN)))
-        made, ground = self._coming.pop(0)
-        assert made == step
-        return ground.result()
+        if not self._coming or self._coming[0][0] != step:  # a row that is run once more
+            return deaths.prepared(self.nursery, step, STANDIN)
+        return self._coming.pop(0)[1].result()
 
     def close(self) -> None:
         for _, ground in self._coming:
@@ -80,8 +80,10 @@ def empty_agent(nursery: Nursery) -> Counter[str]:
     try:
         ground.direct(empty=True)
         ground.start_agent()
-        ground.until(lambda: (ground.run / "status.sock").exists() or None, "an agent", deaths.START)
+        status = ground.run / "status.sock"
+        ground.until(status.exists, "an agent", deaths.START)
         ground.status()
+        ground.until(lambda: not witness.callers(status), "it has closed what we asked it by")
         return open_of(ground.agent.pid)
     finally:
         ground.close()
@@ -110,7 +112,6 @@ def test_deaths(step: str, victims: tuple[str, ...], stable: Stable, empty_agent
         ground.close()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("step", "victims"), WITH_TORCH)
 def test_deaths_with_the_reference_engine(
     step: str, victims: tuple[str, ...], nursery: Nursery, tiny: Path, empty_agent: Counter[str]

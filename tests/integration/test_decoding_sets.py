@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from hack import spine
 
-pytestmark = pytest.mark.timeout(300)
 _SAID = re.compile(r"set=(\S+) role=(\w+) (filled|attached)=")
 
 

@@ -169,7 +169,6 @@ class KeptAlive:
         return int(answer.split()[1])
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("serves", [True, False], ids=["it serves", "it dies and the first goes on"])
 async def test_many_parked_connections_are_answered_whatever_becomes_of_the_second_engine(
     tmp_path: Path, serves: bool

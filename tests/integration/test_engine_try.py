@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.processes import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 def test_the_spine_holds_and_leaves_nothing(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_short_search_finds_nothing(name: str, tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     crashes = [path.read_bytes() for path in tmp_path.glob("crash-*")]

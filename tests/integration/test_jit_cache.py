@@ -30,7 +30,7 @@ class Pod:
         self.cache = cache
         self.exchange = JitExchange(cache)
         self.exchange.named(KEY)
-        self._channel = Channel(fdpass.connect(run / names.FD_SOCKET, 1.0), self._frame, lambda: None)
+        self._channel = Channel(fdpass.connect(run / names.FD_SOCKET, 60.0), self._frame, lambda: None)
         self._channel.put({"op": "hello", "version": fdpass.VERSION, "kind": "launcher"})
 
     def _frame(self, message: dict[str, Any], fds: list[int]) -> None:

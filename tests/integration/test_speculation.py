@@ -46,7 +46,6 @@ def cases(name: str, window: int) -> list[tuple[float, int, list[int], int, int 
     return found
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "window"), WINDOWS)
 def test_the_same_tokens_with_rounds_that_accept_none_one_any_and_all(name: str, window: int) -> None:
     seen: Counter[int] = Counter()
@@ -137,7 +136,6 @@ def misfit(came: Counter[tuple[int, ...]], made: Bench) -> tuple[float, float]:
     return total, freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["nextn", "dspark"])
 def test_draws_with_a_draft_are_distributed_as_the_target_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as inner:
@@ -148,7 +146,6 @@ def test_draws_with_a_draft_are_distributed_as_the_target_says(name: str, monkey
     assert found < most
 
 
-@pytest.mark.timeout(300)
 def test_the_check_notices_noise_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     right = sampling._noise
     monkeypatch.setattr(sampling, "_noise", lambda seed, _position, width: right(seed, 0, width))

@@ -19,7 +19,6 @@ from tests.support.processes import ROOT, wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(1200)
 FLAGS = (
     *("--device", "cpu", "--dtype", "float32", "--attention-backend", "triton", "--disable-radix-cache"),
     *("--skip-server-warmup", "--max-running-requests", "1", "--max-total-tokens", "256", "--context-length", "128"),

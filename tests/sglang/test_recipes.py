@@ -12,7 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("LING_SGLANG_PYTHON", ROOT / ".venv-sglang" / "bin" / "python"))
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
     from tests.support.sglang_room import Room
 
-pytestmark = [
-    pytest.mark.skipif(not sglang_site.PYTHON.exists(), reason="no SGLang here: hack/bootstrap sglang"),
-    pytest.mark.timeout(1200),
-]
+pytestmark = pytest.mark.skipif(not sglang_site.PYTHON.exists(), reason="no SGLang here: hack/bootstrap sglang")
 PROMPT = (40, 41, 42, 43)
 SILENT_S = 5.0  # a server that answers nothing for so long is a hung one, where a test says so
-SEEN_MS = 3000.0  # after the death of one process until the last is gone: two busy cores, and each frees a gigabyte
+SEEN_MS = 10_000.0  # after the death of one process until the last is gone: busy cores, and each frees a gigabyte
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +123,7 @@ def test_a_rank_that_is_stopped_hangs_its_server_which_is_killed_and_the_next_at
         asked = threading.Thread(target=lambda: _lost(slot))
         asked.start()
         spine.until(
-            lambda: not any(alive(one) for one in group), "the hung server and its stopped rank to be killed", 60
+            lambda: not any(alive(one) for one in group), "the hung server and its stopped rank to be killed", 180
         )
     finally:
         patience.unlink()
@@ -158,10 +155,10 @@ def test_a_drain_finishes_what_runs_and_leaves_no_process(slot: Room) -> None:
     found: list[list[int]] = []
     asking = threading.Thread(target=lambda: found.append(slot.ids(PROMPT, 6)))
     asking.start()
-    spine.until(lambda: slot.metric("ling_requests_in_flight") == 1, "the request to run", 60)
+    spine.until(lambda: slot.metric("ling_requests_in_flight") == 1, "the request to run", 180)
     group = slot.server("one")
     slot.processes["one"].send_signal(signal.SIGTERM)
     assert slot.processes["one"].wait(200) == 0, slot.log("one")
     asking.join()
     assert len(found[0]) == 6, "a request that was accepted is answered"
-    assert not [one for one in group if one.is_running()]
+    assert not [one for one in group if alive(one)]

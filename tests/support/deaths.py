@@ -35,8 +35,8 @@ ALONE = ("server", "zygote", "launcher", "agent", "keeper")
 VICTIMS = (*((one,) for one in ALONE), *itertools.combinations(ALONE, 2))
 STEPS = ("fill", "wait", "go", "attach", "serve")
 POLL = 0.02
-PATIENCE = 20.0  # seconds from a death until all is whole; more on a machine that is slow for other reasons
-START = 90.0  # seconds until all programs have imported everything
+PATIENCE = 30.0  # seconds from a death until all is whole; more on a machine that is slow for other reasons
+START = 150.0  # seconds until all programs have imported everything
 SLOT, REVISION = "ns/demo-0", "aaaaaaaa"
 SHAPE = {"nbytes": 3 << 20, "plan_bytes": 8 << 20, "token_seconds": 0.001}
 Words = dict[str, Any]
@@ -73,7 +73,7 @@ class Program:
             if self.pid:
                 os.kill(self.pid, signal.SIGTERM)
 
-    def exit(self, seconds: float = 40.0) -> int:
+    def exit(self, seconds: float = 90.0) -> int:
         """The exit code; that of a signal as a shell says it."""
         return self._nursery.reap(self.leader, seconds)
 
@@ -258,7 +258,7 @@ class Ground:
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text()[-last:]}" for log in logs)
 
-    def until(self, look: Any, what: str, seconds: float = 40.0) -> Any:
+    def until(self, look: Any, what: str, seconds: float = 90.0) -> Any:
         deadline = time.monotonic() + seconds
         while not (found := look()):
             if time.monotonic() > deadline:
@@ -294,7 +294,7 @@ def prepared(nursery: Nursery, step: str, runtime: str, model: Path | None = Non
         ground.until(lambda: first.at("open"), "the first server", START)
         PREPARE[step](ground)
         ground.until(lambda: listener_spread(ground), "everybody holds the listener")
-        ground.patience = max(PATIENCE, 3 * (time.monotonic() - began))
+        ground.patience = max(PATIENCE, 5 * (time.monotonic() - began))
     except BaseException:
         ground.close()
         raise

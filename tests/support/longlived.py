@@ -2,7 +2,8 @@
 
 pytest-timeout counts everything that happens between a test's set-up and its tear-down. So the test that happens to be
 the first of a module or of the run would pay for making a cluster, and the last one for taking it down. Here a wider
-fixture's making stops that clock and starts it anew afterwards; the end of a module has a clock of its own.
+fixture's making stops that clock and starts it anew afterwards; the end of a module has a clock of its own. So has a
+test that is run once more: pytest-timeout stops the clock at a failure, for debuggers, and no other would be started.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ def pytest_fixture_setup(
     try:
         return (yield)
     finally:
+        _clock(item, _own(item))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Of a run that is not the test's first."""
+    if getattr(item, "execution_count", 1) > 1:
         _clock(item, _own(item))
 
 

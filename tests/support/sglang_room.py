@@ -91,7 +91,7 @@ class Room(spine.Spine):
         return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 
-def kill(victim: psutil.Process, group: Sequence[psutil.Process], seconds: float = 10.0) -> dict[int, float]:
+def kill(victim: psutil.Process, group: Sequence[psutil.Process], seconds: float = 60.0) -> dict[int, float]:
     """SIGKILL; milliseconds until the kernel says of each of the group that it is dead, the victim included."""
     waiting = {os.pidfd_open(one.pid): one.pid for one in group}
     poll, gone = select.poll(), {}

@@ -100,7 +100,13 @@ def strangers(inodes: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def kill(pids: Iterable[int], seconds: float = 20.0) -> None:
+def callers(path: Path) -> int:
+    """Connections to a Unix socket that its owner has accepted and not closed."""
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sum(row[-1] == str(path) and row[5] == "03" for row in rows)
+
+
+def kill(pids: Iterable[int], seconds: float = 60.0) -> None:
     """SIGKILL to all of them at once; returns when the kernel says that all are dead."""
     fds = [os.pidfd_open(pid) for pid in pids]
     try:

@@ -174,8 +174,22 @@ ATTACKS: dict[str, tuple[str, str, tuple[str, str, Object | None, str], str]] = 
     "taking the requests away from a slot": (
         OTHER, "", ("PATCH", f"{PODS}/slot-a", {"metadata": {"labels": {"ling.dev/serving": None}}}, MERGE),
         "where requests go"),
-    "the operator tells what the agent sees": (
+    "the operator tells who serves": (
         OPERATOR, "", status("slot-a", "", "ling-operator", active={"pod": "x", "term": 9}), "AgentLost only"),
+    "the operator says that a slot serves": (
+        OPERATOR, "", status("slot-a", "", "ling-operator", conditions=[condition("Serving", "False")]),
+        "AgentLost only"),
+    "the operator adds a condition": (
+        OPERATOR, "", status("slot-a", "", "ling-operator", conditions=[condition("Degraded")]), "AgentLost only"),
+    "the operator takes the agent's conditions away": (
+        OPERATOR, "", ("PATCH", f"{SLOT_A}/status", {"status": {"conditions": [condition("AgentLost")]}}, MERGE),
+        "AgentLost only"),
+    "the operator names the GPU": (
+        OPERATOR, "", status("slot-a", "", "ling-operator", computeCapability="9.0"), "AgentLost only"),
+    "the operator tells how much memory there is": (
+        OPERATOR, "", status("slot-a", "", "ling-operator", capacity={"total": 1}), "AgentLost only"),
+    "the operator empties a slot's status": (
+        OPERATOR, "", ("PATCH", f"{SLOT_A}/status", {"status": None}, MERGE), "AgentLost only"),
 }  # fmt: skip
 
 
@@ -207,6 +221,8 @@ ALLOWED: dict[str, tuple[str, str, tuple[str, str, Object | None, str]]] = {
         AGENT, "n1", status("slot-b", "n1", "ling-nodeagent", conditions=[condition("Serving", "False")])),
     "the operator says that the agent is lost": (
         OPERATOR, "", status("slot-b", "", "ling-operator", conditions=[condition("AgentLost")])),
+    "the operator says that the agent is back": (
+        OPERATOR, "", status("slot-a", "", "ling-operator", conditions=[condition("AgentLost", "False")])),
     "the operator edits a slot": (
         OPERATOR, "", ("PATCH", f"{LING}/lingslots/slot-b", {"spec": {"capacity": 9}}, MERGE)),
     "the garbage collector takes a finalizer": (

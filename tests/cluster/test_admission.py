@@ -23,6 +23,7 @@ OTHER = "system:serviceaccount:team:default"
 NODE_KEY = "authentication.kubernetes.io/node-name"
 LING = "/apis/ling.dev/v1alpha1/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
+FAILURE = "validation.policy.admission.k8s.io/validation_failure"  # of an audit event: policies that refused, as JSON
 
 type Object = dict[str, Any]
 
@@ -61,7 +62,7 @@ class Person:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ControlPlane]:
     if apiserver.programs() is None or chart.helm_path() is None:
         pytest.skip("the control plane's programs are not built: hack/cluster/build")
-    with apiserver.control_plane(tmp_path_factory.mktemp("admission")) as running:
+    with apiserver.control_plane(tmp_path_factory.mktemp("admission"), audit=True) as running:
         running.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(map(json.dumps, policies())))
         admin = Person(plane=running, user="admin")
         for name in ("slot-a", "slot-b"):
@@ -206,14 +207,35 @@ def peopled(plane: apiserver.ControlPlane) -> apiserver.ControlPlane:
     return plane
 
 
+def audited(plane: apiserver.ControlPlane, since: int) -> list[tuple[str, list[Object]]]:
+    """Who was refused by policies, and by which words, as the audit log tells behind its first `since` bytes."""
+    with (plane.folder / "audit.log").open("rb") as log:
+        log.seek(since)
+        events = [json.loads(line) for line in log if line.endswith(b"\n")]
+    return [
+        (event["impersonatedUser"]["username"], json.loads(event["annotations"][FAILURE]))
+        for event in events
+        if FAILURE in event.get("annotations", {})
+    ]
+
+
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 def test_an_attack_is_refused_and_told_why(
     peopled: apiserver.ControlPlane, attack: tuple[str, str, tuple[str, str, Object | None, str], str]
 ) -> None:
     user, node, request, why = attack
+    before = (peopled.folder / "audit.log").stat().st_size
     code, answer = Person(plane=peopled, user=user, node=node).ask(*request)
     assert code == 422, answer
     assert why in answer["message"]
+    deadline = time.monotonic() + 60
+    while not (found := audited(peopled, before)):
+        assert time.monotonic() < deadline, "the audit log tells nothing of it"
+        time.sleep(0.1)
+    ((who, failures),) = found
+    assert who == user
+    assert any(why in one["message"] for one in failures)
+    assert all(one["policy"] == one["binding"] and one["policy"].startswith("ling-") for one in failures)
 
 
 ALLOWED: dict[str, tuple[str, str, tuple[str, str, Object | None, str]]] = {

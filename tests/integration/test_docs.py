@@ -87,8 +87,19 @@ def test_every_block_with_commands_is_run_or_says_why_not(page: Path) -> None:
             assert all(map(pages.known, unknown)), f"{unknown}: tests.support.pages must know a parser or a reason"
         elif not block.run:
             assert block.info in ("", "yaml"), f"{block.info}: write sh, or sh {pages.MARK} REASON"
-            shown = [words for words in pages.commands(block.text) if pages.known(words[0])]
-            assert not shown, f"a block with commands is marked sh: {shown}"
+            assert not shown(block.text), f"a block with commands is marked sh: {shown(block.text)}"
+    for text in pages.indented(page):
+        assert not shown(text), f"commands stand between fences, not behind four spaces: {shown(text)}"
+
+
+def shown(text: str) -> list[list[str]]:
+    return [words for words in pages.commands(text) if pages.known(words[0])]
+
+
+def test_commands_behind_four_spaces_are_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# So\n    make cluster-up\n\n- a point\n    make of it what you will\n\n    A=1\n    kubectl drain n\n")
+    assert [shown(text) for text in pages.indented(page)] == [[["make", "cluster-up"]], [["kubectl", "drain", "n"]]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The commands that pages in Markdown show: in fenced blocks and in prose.
 
 A block marked `sh` is run by the tests. `sh parsed-only: REASON` is one that cannot be run there, and says why; its
-commands are shown to the parsers of their programs. Any other block holds no command.
+commands are shown to the parsers of their programs. Any other block holds no command, indented ones neither.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PARSED: Final = frozenset({"kubectl", "helm", "make", "python", *OURS})  # and h
 ELSEWHERE: Final = frozenset({"git", "docker", "pip", "crictl", "nvidia-smi", "fuser", "dcgmi"})
 SHELL: Final = frozenset({"for", "done", "cd", "."})
 _FENCE: Final = re.compile(r"^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
+_INDENTED: Final = re.compile(r"(?:^#.*\n|^\n)((?: {4}.*\n)+)", re.MULTILINE)  # in a paragraph it is no block
 _ENDS: Final = re.compile(r"\s(?:\||&&)\s|;\s|\n")
 _COMMENT: Final = re.compile(r"(?:^|\s)# .*$", re.MULTILINE)
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]+=\S*$")
@@ -49,6 +50,11 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     return [Block(info=info.strip(), text=text) for info, text in _FENCE.findall(page.read_text())]
+
+
+def indented(page: Path) -> list[str]:
+    """Blocks that are set off by four spaces instead of a fence."""
+    return [str(text) for text in _INDENTED.findall(_FENCE.sub("", page.read_text()))]
 
 
 def prose(page: Path) -> Iterator[list[str]]:

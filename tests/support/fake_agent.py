@@ -6,7 +6,7 @@ from typing import Any
 
 from ling_api import fdpass
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 class FakeAgent:

@@ -13,7 +13,7 @@ from ling_nodeagent.kubelet import deviceplugin_pb2_grpc as dp_rpc
 from ling_nodeagent.kubelet import podresources_pb2 as pr
 from ling_nodeagent.kubelet import podresources_pb2_grpc as pr_rpc
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 class FakeKubelet(dp_rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):

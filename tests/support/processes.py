@@ -13,7 +13,7 @@ PYTHONPATH = os.pathsep.join(str(ROOT / room) for room in ("operator", "nodeagen
 Child = subprocess.Popen[bytes]
 
 
-def wait_for[T](look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+def wait_for[T](look: Callable[[], T], what: str, seconds: float = 120.0) -> T:
     """The first truthy value of `look`; AssertionError with `what` after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:

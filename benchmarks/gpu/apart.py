@@ -1,6 +1,7 @@
 """Runs a command in PID, IPC, UTS, mount and network namespaces of its own and as another user, as a pod would be.
 
-`python -m benchmarks.gpu.apart UID COMMAND ...`, as root. The new /proc shows the new PID namespace; loopback is up.
+`python -m benchmarks.gpu.apart UID [--empty FOLDER] COMMAND ...`, as root. The new /proc shows the new PID namespace;
+loopback is up; FOLDER is an empty one that everybody may write to, as a new pod's own would be.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int) -
 
 
 def main() -> None:
-    uid, command = int(sys.argv[1]), sys.argv[2:]
+    uid, command, empty = int(sys.argv[1]), sys.argv[2:], b""
+    if command[0] == "--empty":
+        empty, command = command[1].encode(), command[2:]
     os.unshare(os.CLONE_NEWPID | os.CLONE_NEWIPC | os.CLONE_NEWNET | os.CLONE_NEWUTS | os.CLONE_NEWNS)
     pid = os.fork()
     if pid:
@@ -41,6 +44,8 @@ def main() -> None:
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     mount(None, b"/", None, _MS_REC_PRIVATE)
     mount(b"proc", b"/proc", b"proc", 0)
+    if empty:
+        mount(b"tmpfs", empty, b"tmpfs", 0)
     loopback_up()
     os.setgroups([])
     os.setgid(uid)

@@ -17,6 +17,10 @@ class Failed(Exception):
     """Something did not happen; the one line is for the person who reads the table."""
 
 
+class OutOfTime(Exception):
+    """A part's time is over: nothing in it goes on, whatever it tolerates otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """`tokens` as the engine told them (ids, or pieces of text); `times` of arrivals, monotonic, s."""

@@ -1,4 +1,4 @@
-"""The parts that break things: bits, processes at every step, namespaces; and what is left at the end."""
+"""The parts that break things: bits, processes at every step; and what is left at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .asking import Failed
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from .asking import Answer
     from .lab import Slot
     from .stage import Stage
-
-KINDS = ("pid", "ipc", "net")
-_UID = 12345
 
 
 def bits(stage: Stage) -> None:
@@ -142,41 +138,6 @@ def rank_dies(stage: Stage, slot: Slot, pod: str) -> None:
     for name, goal in (("server", "the server's end"), ("agent", "the agent's word")):
         took = (gone[name] - began) * 1000
         stage.report.row(f"a rank's death to {goal}, ms", took, "<= 50", took <= 50)
-
-
-def apart(stage: Stage) -> None:
-    """An engine in namespaces of its own and as another user attaches what was filled outside of them."""
-    mode = stage.args.closest
-    pair, lab = stage.pair(mode), stage.lab
-    slot = pair.slot
-    if slot is None:
-        raise Failed("no slot")
-    wanted = slot.ask(prompts()[0], 32).tokens
-    lab.stop(pair.pod)
-    subprocess.run(["chmod", "-R", "a+rwX", str(lab.kernels), str(lab.run), str(lab.work)], check=False)
-    kernels = compiled(lab.kernels)
-    slot.again(pair.pod, sys.executable, "-m", "benchmarks.gpu.apart", str(_UID))
-    lab.until(lambda: "attached" in slot.phases(pair.pod), "the weights to be attached", stage.args.patience, pair.pod)
-    phases, pid = slot.phases(pair.pod), slot.server(pair.pod)
-    spaces = {kind: Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
-              for kind in KINDS}  # fmt: skip
-    uid = Path(f"/proc/{pid}").stat().st_uid
-    ok = all(spaces.values()) and uid == _UID and not any(name.endswith("filling") for name in phases)
-    name = "own PID, IPC, network namespaces and another uid"
-    stage.report.row(f"{name}: attached", f"uid {uid}", "yes", ok, phases=phases, spaces=spaces)
-    slot.serves(pair.pod, stage.args.patience)
-    answer = slot.ask(prompts()[0], 32)
-    stage.report.row(f"{name}: same answer", answer.tokens[:8], "yes", answer.tokens == wanted,
-                     phases=slot.phases(pair.pod))  # fmt: skip
-    new = sorted(compiled(lab.kernels) - kernels)
-    stage.report.row(f"{name}: kernels compiled anew", len(new), "0", not new, new=new[:40])
-    lab.stop(pair.pod)
-
-
-def compiled(folder: Path) -> set[str]:
-    """What lies in the folder of compiled kernels."""
-    kinds = {".so", ".cubin", ".o", ".ptx"}
-    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.suffix in kinds}
 
 
 def end(stage: Stage) -> None:

@@ -1,7 +1,8 @@
 """`python -m benchmarks.gpu.experiment`: what must be shown on a GPU, by worth, each part with its own time limit.
 
 Parts share engines where they can; a part that fails or runs out of time ends alone. Rows are written as they come, so
-a run that is cut off keeps what it has. `--parts a,b` chooses among them.
+a run that is cut off keeps what it has. `--parts a,b` chooses among them, in that order. On a machine of several GPUs
+`CUDA_VISIBLE_DEVICES` names the one that a run uses: two of them run side by side.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "bench", "")]
 
-from benchmarks.gpu import endurance, equality, smoke, switches, tempo  # noqa: E402
-from benchmarks.gpu.asking import Failed  # noqa: E402
+from benchmarks.gpu import endurance, equality, pods, smoke, switches, tempo  # noqa: E402
+from benchmarks.gpu.asking import OutOfTime  # noqa: E402
 from benchmarks.gpu.lab import MODES, SAFE, Lab, gpu_mib  # noqa: E402
 from benchmarks.gpu.report import Report  # noqa: E402
 from benchmarks.gpu.stage import Stage  # noqa: E402
@@ -30,23 +31,28 @@ if TYPE_CHECKING:
 PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
     "models": (equality.models, 200), "equal": (equality.equal, 330), "turns": (tempo.turns, 330),
     "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "restarts": (tempo.restarts, 330),
-    "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (endurance.apart, 180),
-    "others": (equality.others, 260), "driver": (tempo.driver, 120), "wide": (equality.wide, 400),
+    "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (pods.apart, 180),
+    "newpod": (pods.new_pod, 200), "others": (equality.others, 260), "driver": (tempo.driver, 120),
+    "wide": (equality.wide, 400),
     "switches": (switches.switches, 900), "profile": (switches.profile, 200),
 }  # fmt: skip
 
 
+ENDING = 8  # seconds of the budget that are kept for the end
+
+
 @contextlib.contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Raises Failed in the main thread."""
+    """Ends what it encloses, in the main thread, when its time is over."""
 
     def late(*_: object) -> None:
-        raise Failed(f"stopped after {seconds:.0f} s")
+        raise OutOfTime(f"stopped after {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 1))
     try:
-        yield
+        with contextlib.suppress(OutOfTime):
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -70,7 +76,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=6, help="seconds of a window of beside")
     parser.add_argument("--short", type=int, default=384, help="tokens of an answer of switches")
     parser.add_argument(
-        "--beside", type=int, default=8, help="engines of switches on the GPU at once, the cookbook's among them"
+        "--beside", type=int, default=9, help="engines of switches on the GPU at once, the cookbook's among them"
     )
     parser.add_argument("--switches", default="", help="only these of them, by name, besides the cookbook's")
     parser.add_argument("--tuned", default="", help="a folder of MoE tables, as benchmarks.tune_moe writes it")
@@ -89,20 +95,22 @@ def main() -> int:
     stage = Stage(lab=lab, report=report, args=args, model=args.models / "cut", shape=args.models / "shape")
     stage.idle_mib = gpu_mib()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    argv = [sys.executable, "-m", "benchmarks.gpu.models", str(stage.shape), *args.size.split(), "--shape"]
-    lab.start("shape", *argv).wait()
     ends = time.monotonic() + args.budget
+    if not (stage.shape / "config.json").exists():
+        argv = [sys.executable, "-m", "benchmarks.gpu.models", str(stage.shape), *args.size.split(), "--shape"]
+        lab.start("shape", *argv).wait()
     try:
         for name in args.parts.split(","):
             part, most = PARTS[name]
-            left = ends - time.monotonic() - 15
+            left = min(most, ends - time.monotonic() - ENDING)
             if left < 20:
                 report.row(f"{name}: not run", "no time left", "run", False)
                 continue
-            with report.part(name), limit(min(most, left)):
+            lab.ends = time.monotonic() + left
+            with limit(left), report.part(name):
                 part(stage)
     finally:
-        with report.part("end"), limit(60):
+        with limit(60), report.part("end"):
             endurance.end(stage)
         print("\n" + report.table(), flush=True)
     return 0

@@ -51,7 +51,9 @@ class Lab:
     callers: list[str] = field(default_factory=list)
     devices: int = 0
     standbys: set[str] = field(default_factory=set)  # slots that want a warm one
+    keeping: bool = False  # an engine runs that offers its compiled kernels to the agent
     lock: threading.RLock = field(default_factory=threading.RLock)
+    ends: float = float("inf")  # when the part in hand must be over; monotonic
 
     def __post_init__(self) -> None:
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
@@ -81,6 +83,8 @@ class Lab:
                 argv, env=self.env | env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
                 start_new_session=True,
             )  # fmt: skip
+        with (self.work / "groups").open("a") as started:
+            started.write(f"{self.processes[name].pid}\n")  # for whoever cleans up behind a run that was killed
         return self.processes[name]
 
     def alive(self, name: str) -> bool:
@@ -115,8 +119,11 @@ class Lab:
             self.stop(name)
 
     def until[T](self, look: Callable[[], T], what: str, seconds: float, *alive: str) -> T:
-        """Raises Failed when it is not so in time, or one of these processes ends before."""
-        deadline = time.monotonic() + seconds
+        """Raises Failed when it is not so in time, or one of these processes ends before.
+
+        In threads too: no signal ends their waiting when a part's time is over.
+        """
+        deadline = min(time.monotonic() + seconds, self.ends)
         while not (found := look()):
             if time.monotonic() > deadline:
                 raise Failed(f"waited {seconds:.0f} s in vain for {what}")
@@ -206,7 +213,7 @@ class Slot:
         self.lab.start(f"keeper-{self.name}", sys.executable, "-m", "ling_nodeagent.keeper", **env)
         self.lab.until(lambda: self.status().get("listener"), "the keeper's listener", 60, "agent")
 
-    def engine(self, pod: str, model: Path, mode: str, *more: str, **env: str) -> None:
+    def engine(self, pod: str, model: Path, mode: str, *more: str, before: Sequence[str] = (), **env: str) -> None:
         caller = f'{{pod: {pod}, uid: u-{pod}, slot: {self.name}, component: engine, revision: "{REVISION}"}}'
         with self.lab.lock:
             device = self.lab.device()
@@ -218,7 +225,7 @@ class Slot:
         if self.lab.runtime == "sglang":
             flags += ["--concurrency", "1", "--tp", str(self.lab.tp)]
         self.flags[pod] = [*flags, *more]
-        self.again(pod, **env)
+        self.again(pod, *before, **env)
 
     def again(self, pod: str, *before: str, **env: str) -> None:
         """The container of that pod, started (again); `before` stands before the command."""
@@ -292,8 +299,10 @@ def command(pid: int) -> str:
 
 
 def gpu_mib() -> int:
-    """MiB that are used on all GPUs, by whomever; 0 without a GPU."""
+    """MiB that are used on the GPUs that CUDA_VISIBLE_DEVICES names (else on all), by whomever; 0 without a GPU."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={chosen}")
     try:
         return sum(map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
     except (OSError, subprocess.CalledProcessError):

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .asking import OutOfTime
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -35,10 +37,13 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A part that may fail without ending the others."""
+        """A part that may fail without ending the others; a time that is over ends those around it too."""
         began = time.monotonic()
         try:
             yield
+        except OutOfTime as late:
+            self.row(f"{name}: failed", str(late), "no failure", False)
+            raise
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = " ".join(f"{type(error).__name__}: {error}".split())[:700]

@@ -19,6 +19,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 NONE, NEXTN, DSPARK = "None", "NEXTN", "DSPARK"
+TUNED, TUNED_RECIPE = "tuned MoE", "recipe and tuned MoE"  # as it is shipped once the tables are
 SPECULATIVE: Final = (NEXTN, DSPARK)
 # What belongs to the sizes of a call and to what it is at all; everything else of our recipe is a switch.
 KEPT: Final = _words(
@@ -142,14 +143,22 @@ def added(call: Call, trials: Sequence[Trial], name: str) -> Call:
     return Call(name=name, argv=tuple(word for flag in known.values() for word in flag), env=env)
 
 
+def plainer(call: Call) -> Call:
+    """A call where FlashAttention 3, which SGLang takes by default on Hopper, is not installed."""
+    return added(call, [Trial(name="", argv=("--attention-backend", "triton"))], call.name)
+
+
 def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned: str = "") -> list[Call]:
     """The cookbook's first, then ours, ours with all, and each trial alone. `tuned`: a folder of MoE tables."""
     base, ours = cookbook(mode, argv), Call(name="recipe", argv=tuple(argv), env=env)
     trials = [one for one in TRIALS if mode in one.modes and tp >= one.least_tp]
+    with_tables = list[Call]()
     if tuned:
-        trials.insert(0, Trial(name="tuned MoE", env={"SGLANG_MOE_CONFIG_DIR": tuned}, with_recipe=True))
+        trials.insert(0, Trial(name=TUNED, env={"SGLANG_MOE_CONFIG_DIR": tuned}, with_recipe=True))
+        with_tables = [added(ours, trials[:1], TUNED_RECIPE)]
     more = [one for one in trials if one.with_recipe]
-    return [base, ours, added(ours, more, "all"), *(added(base, [one], one.name) for one in trials)]
+    alone = [added(base, [one], one.name) for one in trials]
+    return [base, ours, *with_tables, added(ours, more, "all"), *alone]
 
 
 def verdict(low: float, high: float) -> str:

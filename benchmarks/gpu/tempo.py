@@ -122,7 +122,7 @@ def beside(stage: Stage) -> None:
         turns.take("alone", lambda: time.sleep(stage.args.window))
     finally:
         busy.end()
-    timing.told(report, mode, turns)
+        timing.told(report, mode, turns)  # of the rounds there were, also when time was over
     if busy.failed:
         raise Failed(f"an answer failed meanwhile: {busy.failed[0]}")
     second_mib = with_second - alone

@@ -48,8 +48,12 @@ def kernels(events: Iterable[dict[str, Any]]) -> list[tuple[float, float, str]]:
 _ON_GPU: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-def parts(events: Iterable[dict[str, Any]], steps: int) -> list[Part]:
-    """Of one of `steps` steps, the longest first, what nobody used last. Work side by side counts as each of both."""
+def parts(events: Iterable[dict[str, Any]], steps: int, step_us: float) -> list[Part]:
+    """Of one of `steps` steps, the longest first, what nobody used last. Work side by side counts as each of both.
+
+    What nobody used is what is left of `step_us`, of a step without the profiler, which stretches what surrounds the
+    kernels.
+    """
     ran = kernels(events)
     if not ran or steps < 1:
         return []
@@ -62,8 +66,7 @@ def parts(events: Iterable[dict[str, Any]], steps: int) -> list[Part]:
     for begin, end, _ in ran:
         busy += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
-    gaps = (reached - ran[0][0] - busy) / steps
-    return [*told, Part(kind=GAPS, us=max(gaps, 0.0), kernels=0.0)]
+    return [*told, Part(kind=GAPS, us=max(step_us - busy / steps, 0.0), kernels=0.0)]
 
 
 def longest(events: Iterable[dict[str, Any]], steps: int, count: int = 12) -> list[tuple[str, float, float]]:

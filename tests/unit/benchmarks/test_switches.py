@@ -56,6 +56,8 @@ def test_a_trial_is_alone_but_in_all() -> None:
         "--json-model-override-args", '{"router_dtype": "bf16"}',
     }  # fmt: skip
     assert found["tuned MoE"].env["SGLANG_MOE_CONFIG_DIR"] == "/tables"
+    shipped = found["recipe and tuned MoE"]
+    assert (shipped.argv, shipped.env["SGLANG_MOE_CONFIG_DIR"]) == (found["recipe"].argv, "/tables")
     together = found["all"]
     assert together.env["SGLANG_MOE_CONFIG_DIR"] == "/tables"
     assert {"--bf16-gemm-backend", "--disable-radix-cache"} <= set(together.argv)
@@ -88,12 +90,13 @@ EVENTS = [
 
 
 def test_a_steps_time_by_kind_and_what_nobody_used() -> None:
-    found = {one.kind: one for one in trace.parts(EVENTS, 2)}
+    found = {one.kind: one for one in trace.parts(EVENTS, 2, 110)}
     assert (found["experts"].us, found["KDA"].us, found["matrix products"].us) == (50, 20, 30)
     assert found["matrix products"].kernels == 1
-    assert found[trace.GAPS].us == pytest.approx((210 - 190 + 0) / 2), "10 us twice: before the products, and after"
+    assert found[trace.GAPS].us == pytest.approx(110 - 190 / 2), "of a step without the profiler"
+    assert {one.kind: one for one in trace.parts(EVENTS, 2, 90)}[trace.GAPS].us == 0, "not less than nothing"
     assert trace.longest(EVENTS, 2)[0] == ("fused_moe_kernel", 50, 0.5)
-    assert trace.parts([], 4) == []
+    assert trace.parts([], 4, 10) == []
 
 
 @pytest.mark.parametrize(
@@ -111,8 +114,8 @@ def test_kernels_are_told_apart_by_name(name: str, kind: str) -> None:
 
 
 def test_the_picture_is_svg_with_a_bar_for_each_kind() -> None:
-    found = trace.picture("a < b", trace.parts(EVENTS, 2))
-    assert found.count("<rect") == 1 + len(trace.parts(EVENTS, 2))
+    found = trace.picture("a < b", trace.parts(EVENTS, 2, 110))
+    assert found.count("<rect") == 1 + len(trace.parts(EVENTS, 2, 110))
     assert "a &lt; b" in found
     assert found.startswith("<svg")
     assert found.endswith("</svg>\n")

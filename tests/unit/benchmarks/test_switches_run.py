@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from benchmarks.gpu import switches
-from benchmarks.gpu.asking import Answer, Failed
+from benchmarks.gpu.asking import Answer, Failed, OutOfTime
+from benchmarks.gpu.experiment import limit
 from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.stage import Stage
@@ -25,10 +27,11 @@ class Engine:
 
     running: ClassVar[set[str]] = set()
     alive: ClassVar[set[str]] = set()
+    without_fa3: ClassVar[bool] = False
 
     def __init__(self, lab: Lab, name: str, model: Path, mode: str, *, argv: Any = (), env: Any = None) -> None:
         self.lab, self.name, self.port = lab, name, 1
-        self._mode, self._step = mode, 0.004
+        self._mode, self._step, self._triton = mode, 0.004, "triton" in argv
         for switch, ratio in SLOWER.items():
             if name.endswith(switch.replace(" ", "-")):
                 self._step *= ratio
@@ -37,6 +40,8 @@ class Engine:
     def ready(self, seconds: float) -> float:
         if "glue" in self.name:
             raise Failed("it ended before it was ready")
+        if self.without_fa3 and not self._triton:
+            raise Failed("Can not import FA3 in sgl_kernel")
         Engine.running.add(self.name)
         return 1.0
 
@@ -104,3 +109,72 @@ def test_only_those_that_are_named_are_started(stage: Stage) -> None:
     switches.switches(stage)
     compared = [row["name"] for row in stage.report.rows if "step / cookbook" in row["name"]]
     assert [name.partition(":")[0] for name in compared] == ["NEXTN recipe", "NEXTN bf16 router"]
+
+
+def test_every_mode_has_its_first_wave_before_any_has_its_second(stage: Stage) -> None:
+    found = switches.waves(stage)
+    assert [(number, mode) for number, mode, _ in found[:4]] == [(1, "NEXTN"), (1, "None"), (2, "NEXTN"), (2, "None")]
+    assert all(calls[0].name == "cookbook" and len(calls) <= stage.args.beside for _, _, calls in found)
+    assert [one.name for one in found[0][2][1:3]] == ["recipe", "all"]
+
+
+def test_rounds_end_before_the_time_does_and_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = switches.asked
+
+    def slow(engine: Any, new: int) -> Answer:
+        clock[0] += 4.0
+        return asked(engine, new)
+
+    clock = [1000.0]
+    monkeypatch.setattr(switches, "asked", slow)
+    monkeypatch.setattr(switches, "time", argparse.Namespace(monotonic=lambda: clock[0]))
+    stage.args.modes, stage.args.switches, stage.args.pairs = "NEXTN,None", "recipe", 50
+    stage.lab.ends = 1100.0
+    switches.switches(stage)
+    found = rows(stage)
+    (name,) = (name for name in found if name.startswith("NEXTN recipe: step / cookbook"))
+    assert 4 <= int(name.split(", ")[1].split()[0]) < 50
+    assert clock[0] < stage.lab.ends
+    assert found["None switches, wave 1: not run"]["ok"] is False
+
+
+def test_where_the_cookbooks_attention_is_not_installed_its_call_on_triton_is_compared_with(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "without_fa3", True)
+    stage.args.modes, stage.args.switches = "NEXTN", "recipe,bf16 router"
+    switches.switches(stage)
+    found = rows(stage)
+    assert found["NEXTN recipe: step / cookbook's, 4 rounds"]["ok"] is True
+    assert found["NEXTN bf16 router: step / cookbook's, 4 rounds"]["said"] == "no difference seen"
+    assert "FA3" in found["NEXTN cookbook: does not run"]["value"]
+    assert "Triton" in found["NEXTN cookbook: does not run as it is"]["value"]
+    assert Engine.alive == set()
+
+
+def test_time_that_ends_while_engines_start_leaves_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(engine: Engine, seconds: float) -> float:
+        raise OutOfTime("stopped")
+
+    monkeypatch.setattr(Engine, "ready", late)
+    with pytest.raises(OutOfTime):
+        switches.switches(stage)
+    assert Engine.alive == set()
+
+
+def test_a_part_whose_time_is_over_ends_with_all_that_it_tolerates(tmp_path: Path) -> None:
+    report = Report(path=tmp_path / "experiment.json", machine={})
+    went_on = False
+    with limit(0.01), report.part("outer"):
+        with report.part("inner"):
+            time.sleep(60)
+        went_on = True
+    assert not went_on
+    assert [row["name"] for row in report.rows if row["ok"] is False] == ["inner: failed", "outer: failed"]
+
+
+def test_what_waits_in_a_thread_ends_with_the_part(tmp_path: Path) -> None:
+    lab = Lab(out=tmp_path, work=tmp_path / "work", cpu=True)
+    lab.ends = time.monotonic()
+    with pytest.raises(Failed, match="in vain"):
+        lab.until(lambda: False, "what never comes", 600)

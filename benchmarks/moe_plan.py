@@ -92,6 +92,13 @@ def table(timed: Mapping[str, Mapping[str, float]], defaults: Mapping[str, Confi
     return dict(sorted(chosen.items(), key=lambda one: int(one[0])))
 
 
+def bounds(case: Case) -> list[int]:
+    """Numbers of rows that keep SGLang's default in a table of decoding's: the nearest entry is taken, and a prompt of
+    a few hundred tokens is nearer to 9 rows than to 2,048. The default changes where rows outnumber experts."""
+    experts = case.layer.experts
+    return sorted({16, 64, experts, experts + 1, 1024, 4096})
+
+
 def said(found: Mapping[str, float], usual: Config) -> str:
     """One line of a report."""
     default = found.get(key(usual))

@@ -80,8 +80,9 @@ def tune(
             _time(found, case, number, usual, timed, until)
             path.write_text(json.dumps(timed))
             print(f"E,N={case.name} M={number}: {moe_plan.said(timed[str(number)], usual)}", flush=True)
-        if defaults:
-            write(name(case), moe_plan.table({m: timed[m] for m in defaults}, defaults))
+        if found is not None and (table := moe_plan.table({m: timed[m] for m in defaults}, defaults)):
+            usually = {str(number): found.default(number) for number in moe_plan.bounds(case)}
+            write(name(case), usually | table)
 
 
 def _time(timer: Timer, case: Case, rows: int, usual: Config, timed: Timed, until: float) -> None:
@@ -95,8 +96,6 @@ def _time(timer: Timer, case: Case, rows: int, usual: Config, timed: Timed, unti
 
 def write(path: Path, table: dict[str, Config]) -> None:
     """What the file said of other numbers of rows is kept."""
-    if not table:
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(path.read_text()) if path.exists() else {}
     merged = sorted((kept | table).items(), key=lambda one: int(one[0]))
@@ -122,23 +121,22 @@ def compile_all(args: argparse.Namespace) -> None:
                     attempt(functools.partial(kernel.run, calls, config))
 
 
-def compile_first(args: argparse.Namespace) -> None:
-    """Half of the time at most: compiling is what takes it, and processors do it side by side."""
+def compile_first(args: argparse.Namespace) -> list[subprocess.Popen[bytes]]:
+    """For half of the time at most: compiling is what takes it, and processors do it side by side."""
     mine = [sys.executable, "-m", "benchmarks.tune_moe", *sys.argv[1:], "--seconds", str(args.seconds / 2)]
-    running = [subprocess.Popen([*mine, "--compile", f"{part}/{args.jobs}"], cwd=ROOT) for part in range(args.jobs)]
-    codes = [process.wait() for process in running]
-    print(f"compiled in {args.jobs} processes, exit codes {sorted(set(codes))}", flush=True)
+    return [subprocess.Popen([*mine, "--compile", f"{part}/{args.jobs}"], cwd=ROOT) for part in range(args.jobs)]
 
 
 def on_gpu(args: argparse.Namespace) -> None:
     ends = time.monotonic() + args.seconds
-    if args.jobs:
-        compile_first(args)
+    compiling = compile_first(args)
     import torch
     import triton
     from benchmarks import moe_kernel
 
-    moe_kernel.boot(args.shape)
+    moe_kernel.boot(args.shape)  # meanwhile
+    codes = [process.wait() for process in compiling]
+    print(f"compiled in {args.jobs} processes, exit codes {sorted(set(codes))}", flush=True)
     folder = args.out / "configs" / f"triton_{triton.__version__.replace('.', '_')}"
     gpu = torch.cuda.get_device_name()
     print(f"{gpu}, {ends - time.monotonic():.0f} s left to time in", flush=True)

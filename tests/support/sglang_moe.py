@@ -73,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
             shapes = ((9, 64, HIDDEN), (9, HIDDEN, 32))
             told["read"] = {rows: stock.try_get_optimal_moe_config(*shapes, CHOSEN, "float32", rows) for rows in (1, 4)}
             told["read"]["64"] = stock.try_get_optimal_moe_config(*shapes, CHOSEN, "float32", 64)
+            told["default"] = stock.get_default_config(64, 9, 32, HIDDEN, CHOSEN, "float32", False)
     result.write_text(json.dumps(told))
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support import apiserver
@@ -29,7 +29,7 @@ SMALL = ("--input-tokens", "20", "--output-tokens", "25", "--ids", "10-99", "--r
 def plane() -> apiserver.ControlPlane:
     """With the example in a namespace of its own; its Job gets no pod here."""
     plane = apiserver.shared()
-    plane.kubectl("create", "namespace", PLACE)
+    plane.kubectl("apply", "-f", "-", stdin=json.dumps(plain("Namespace", PLACE)))
     example = (apiserver.ROOT / "examples/benchmark.yaml").read_text()
     plane.kubectl("-n", PLACE, "apply", "-f", "-", stdin=example)
     return plane
@@ -42,6 +42,10 @@ def as_the_job(plane: apiserver.ControlPlane, tmp_path: Path, monkeypatch: pytes
     own = tmp_path / "job.kubeconfig"
     own.write_text(plane.kubeconfig.read_text().replace(apiserver.TOKEN, token))
     monkeypatch.setenv("KUBECONFIG", str(own))
+
+
+def plain(kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
 
 
 def kept(plane: apiserver.ControlPlane) -> dict[str, str]:
@@ -58,7 +62,7 @@ def test_a_result_is_kept_in_its_configmap_and_in_no_other(plane: apiserver.Cont
     assert data["verdict"] == "ok"
     assert json.loads(data["result.json"]) == json.loads((tmp_path / "r.json").read_text())
     assert "accept length 4.000" in data["table.txt"]
-    plane.kubectl("-n", PLACE, "create", "configmap", "other")
+    plane.kubectl("-n", PLACE, "apply", "-f", "-", stdin=json.dumps(plain("ConfigMap", "other")))
     with pytest.raises(PlatformFailed, match=r"may not patch ConfigMap bench/other: 403"):
         kube.keep(f"{PLACE}/other", {"a": "b"})
 

@@ -6,6 +6,7 @@ once, and nothing of it is left when all has been told to end. Rules 1, 2 and 4 
 
 from __future__ import annotations
 
+import http.client
 import re
 import threading
 import time
@@ -136,7 +137,7 @@ class Client:
     def _ask(self) -> None:
         try:
             self._answer = self._ground.ask()
-        except (OSError, AssertionError) as error:
+        except (OSError, http.client.HTTPException, AssertionError) as error:
             self._answer = error
 
     def answer(self, ground: Ground, seconds: float) -> str:

@@ -26,7 +26,7 @@ def slot(tmp_path: Path) -> Iterator[spine.Spine]:
 def fill(stage: spine.Spine, pod: str, device: str, *flags: str) -> dict[str, tuple[str, str]]:
     """role -> (set, filled or attached), after an engine came, attached and went."""
     drafted.engine(stage, pod, device, "fill", *flags)
-    code = stage.processes[pod].wait(120)
+    code = stage.processes[pod].wait(500)
     log = (stage.folder / f"{pod}.log").read_text()
     assert code == 0, log
     return {role: (name, how) for name, role, how in _SAID.findall(log)}

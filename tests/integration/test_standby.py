@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -71,7 +72,7 @@ class Asking:
     def _run(self) -> None:
         try:
             self.text = self._ground.ask(**self._body)
-        except (OSError, AssertionError) as error:
+        except (OSError, http.client.HTTPException, AssertionError) as error:
             self.error = error
 
 
@@ -140,8 +141,9 @@ def test_a_standby_that_cannot_prove_itself_is_replaced_and_never_promoted(groun
     one, two = ground.engines
     wrong = two.process("server")
     (two.gates / "corrupt").touch()
+    ground.until(lambda: two.process("server") != wrong, "it is killed", deaths.START)
+    (two.gates / "corrupt").unlink()  # at once: its successor is to prove itself
     ground.until(lambda: two.process("server") not in (0, wrong), "another server in its place", deaths.START)
-    (two.gates / "corrupt").unlink()
     ground.until(lambda: engine(ground, "two").get("lastExit") == "6", "status says how it ended")
     assert ground.status()["active"] == {"pod": "one", "uid": "uid-one", "term": 1}
     ground.until(lambda: role(ground, "two") == "warm", "the new one is warm", deaths.START)

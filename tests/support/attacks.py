@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SLOT, OTHER = "ns/demo-0", "ns/other-0"
 REVISION = "aaaaaaaa"
 SET = TestSet(name="weights")
-FIRST, LAST = 10, 200
+FIRST, LAST = 10, 250
 PATIENCE = 90.0
 
 

@@ -53,7 +53,8 @@ class Scene:
         """From the active server's fork to its accepting, as it told itself; 0 while it has not."""
         engines = self.slot().get("status", {}).get("engines", ())
         return max(
-            (float(each["phases"].get("accepting", 0)) for each in engines if each["role"] == "active"), default=0
+            (float(each.get("phases", {}).get("accepting", 0)) for each in engines if each["role"] == "active"),
+            default=0,
         )
 
     def agent(self) -> str:

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 SYSTEM = "ling-system"  # where the operator is
 AGENTS = "ling-agents"  # where the agents are
 PATIENCE_S = 300.0  # a command that takes longer hangs: a busy machine needs two minutes to import torch
-DOWN_S = 180.0  # to end the local cluster: its own steps wait for 15 s each at most
+DOWN_S = 300.0  # to end the local cluster: its own steps wait for a minute each at most
 IMAGES = os.environ.get("LING_REGISTRY", "localhost") + "/ling-{}:" + os.environ.get("LING_TAG", "dev")
 
 # the server is the zygote's child, and the zygote is the child of PID 1: found where `ps` may not exist

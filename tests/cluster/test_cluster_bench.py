@@ -42,7 +42,7 @@ def test_a_job_measures_and_leaves_its_result_in_a_configmap(trial: Trial, model
     trial.apply(deployment(NAME, model))
     trial.wait_condition(NAME, "Ready")
     trial.apply(manifest(trial.get("service", NAME)["spec"]["clusterIP"]))
-    job = trial.wait_for("the end of the Job", ended(trial), 240)
+    job = trial.wait_for("the end of the Job", ended(trial))
     data = trial.get("configmap", JOB).get("data", {})
     assert job["status"].get("succeeded") == 1, f"{data}\n{trial.describe()}"
     found = json.loads(data["result.json"])

@@ -17,7 +17,7 @@ ASK = """
 import json, sys, urllib.request
 body = json.dumps({"model": sys.argv[2], "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}).encode()
 request = urllib.request.Request(sys.argv[1] + "/v1/completions", body, {"Content-Type": "application/json"})
-print(json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"])
+print(json.load(urllib.request.urlopen(request, timeout=120))["choices"][0]["text"])
 """
 
 
@@ -34,9 +34,7 @@ def how(trial: Trial) -> dict[str, tuple[str, str]]:
 
 
 def answer(trial: Trial) -> str:
-    spec = trial.get("service", NAME)["spec"]
-    url = f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
-    return trial.exec("client", "python3", "-c", ASK, url, NAME)
+    return trial.exec("client", "python3", "-c", ASK, trial.address(NAME), NAME)
 
 
 def edit(trial: Trial, decoding: dict[str, Any]) -> None:
@@ -48,7 +46,7 @@ def edit(trial: Trial, decoding: dict[str, Any]) -> None:
         pods = trial.engine_pods(NAME)
         return len(pods) == 1 and pods[0]["metadata"]["labels"]["ling.dev/revision"] != before
 
-    trial.wait_for("only the new engine", rolled, 120)
+    trial.wait_for("only the new engine", rolled)
     trial.wait_condition(NAME, "Ready")
 
 
@@ -67,7 +65,7 @@ def performance(trial: Trial) -> dict[str, Any]:
 
 def test_decoding_is_edited_with_the_weights_kept(trial: Trial, source: str) -> None:
     trial.apply(deployment(NAME, source, memory="256Mi", decoding={"algorithm": "NEXTN", "numSteps": 3}))
-    trial.wait_condition(NAME, "Ready", timeout=180)
+    trial.wait_condition(NAME, "Ready")
     trial.client()
     first, said = how(trial), answer(trial)
     assert {role: did for role, (_, did) in first.items()} == {"target": "filled", "nextn": "filled"}

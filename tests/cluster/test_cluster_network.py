@@ -28,9 +28,9 @@ def test_a_service_is_reached_from_the_other_node(trial: Trial) -> None:
         "spec": {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8000}]},
     }
     trial.apply(server, service)
-    trial.kubectl("wait", "pod/server", "--for=condition=Ready", "--timeout=180s")
+    trial.kubectl("wait", "pod/server", "--for=condition=Ready", "--timeout=240s")
     client = trial.client(away_from=trial.get("pod", "server")["spec"]["nodeName"])
     assert trial.get("pod", client)["spec"]["nodeName"] != trial.get("pod", "server")["spec"]["nodeName"]
     url = f"http://{trial.get('service', 'server')['spec']['clusterIP']}/hostname"
-    fetch = f"import urllib.request as r; print(r.urlopen({url!r}, timeout=2).read().decode())"
+    fetch = f"import urllib.request as r; print(r.urlopen({url!r}, timeout=5).read().decode())"
     trial.wait_for("an answer", lambda: "server" in trial.exec(client, "sh", "-c", f'python3 -c "{fetch}" || true'))

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import continuity
 from benchmarks.continuity_events import Event, Scene, kill_server, upgrade
-from hack.cluster.access import run
 from tests.support.cluster import STANDIN, Trial, deployment
+from tests.support.stopped import api_server_stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hack.cluster.access import Cluster
 
 NAME = "ready"
 RATE = 25.0
-AWAY_S = 16.0
+AWAY_S = 12.0  # much longer, and the nodes count as dead: no kubelet can renew its lease
 
 # the pid, on the node, of the server below a container's first process
 FIND_SERVER = """
@@ -42,7 +36,7 @@ def scene(trial: Trial, cluster: Cluster, model: str) -> Scene:
     found = Scene(cluster, trial.name, NAME)
     trial.wait_for("a warm standby", lambda: found.standby_ready("Warm"))
     trial.client(away_from=found.node())
-    found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+    found.url = trial.address(NAME)
     return found
 
 
@@ -54,18 +48,6 @@ def in_node(scene: Scene) -> tuple[int, str]:
     pid = scene.cluster.node("exec", node, "bash", "-c", FIND_SERVER, "find", full.split("//")[1]).strip()
     assert pid
     return node, pid
-
-
-@contextlib.contextmanager
-def api_server_away() -> Iterator[None]:
-    """It is stopped, as on a machine that hangs: requests to it get no answer."""
-    pids = run("ip", "netns", "pids", "ling-cp").split()
-    (pid,) = (int(each) for each in pids if Path(f"/proc/{each}/comm").read_text().strip() == "kube-apiserver")
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_the_standby_takes_over_and_is_restored(scene: Scene) -> None:
@@ -84,19 +66,18 @@ def test_failover_needs_no_api_server(scene: Scene, cluster: Cluster) -> None:
     before = scene.active()
 
     def perform(_: Scene) -> Event:
-        with api_server_away():
-            time.sleep(1)
+        with api_server_stopped(cluster):
             at = float(cluster.node("exec", node, "bash", "-c", KILL, "kill", pid))
             time.sleep(AWAY_S)
         return at, lambda: scene.active()[1] > before[1]
 
     seen = continuity.observe(scene, "server", perform, "new", RATE)
     assert seen.ok, seen
-    assert seen.gaps[0] < AWAY_S * 1000 / 2, "a successor served while nobody could be asked"
+    assert seen.gaps[0] < AWAY_S * 1000, "a successor served while nobody could be asked"
     assert scene.active()[0] != before[0]
 
 
-def test_a_stopped_server_is_replaced_by_the_standby(scene: Scene, cluster: Cluster, trial: Trial) -> None:
+def test_a_stopped_server_is_replaced_by_the_standby(scene: Scene, cluster: Cluster) -> None:
     if not cluster.local:
         pytest.skip("stopping a process needs the local cluster")
     node, pid = in_node(scene)
@@ -104,13 +85,13 @@ def test_a_stopped_server_is_replaced_by_the_standby(scene: Scene, cluster: Clus
 
     def perform(_: Scene) -> Event:
         at = float(cluster.node("exec", node, "bash", "-c", STOP, "stop", pid))
-        return at, lambda: scene.active()[1] > before[1]
+        # status tells of a fault for a minute, also when all is well again
+        return at, lambda: scene.active()[1] > before[1] and reason(scene, "Degraded") == "EngineHung"
 
     seen = continuity.observe(scene, "server", perform, "new", RATE)
     assert seen.failures.get("refused", 0) == 0, seen
     assert set(seen.failures) <= {"broken"}, seen
     assert seen.gaps[0] < 60_000
-    trial.wait_for("status says so", lambda: reason(scene, "Degraded") == "EngineHung")
 
 
 def test_an_edit_is_a_handover_with_the_standby_beside_it(scene: Scene) -> None:
@@ -120,5 +101,5 @@ def test_an_edit_is_a_handover_with_the_standby_beside_it(scene: Scene) -> None:
 
 
 def reason(scene: Scene, kind: str) -> str:
-    conditions: list[dict[str, Any]] = scene.slot()["status"]["conditions"]
+    conditions: list[dict[str, Any]] = scene.slot()["status"].get("conditions", [])
     return next((str(each["reason"]) for each in conditions if each["type"] == kind), "")

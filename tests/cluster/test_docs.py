@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hack.cluster.access import AGENTS, SYSTEM, program_path
 from tests.support import pages
-from tests.support.cluster import STANDIN, deployment
+from tests.support.cluster import STANDIN, deployment, leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import Trial
 
 NEW_USER = (pages.ROOT / "README.md", pages.ROOT / "docs/install.md")
+OURS = "ling.dev/deployment"
 IMAGES = {"REGISTRY": "localhost", "TAG": "dev"}
 # finding nothing is no fault of a page; of no other command is a failure passed over
 PREAMBLE = 'set -euo pipefail\ngrep() { command grep "$@" || test $? = 1; }\n'
@@ -37,21 +38,24 @@ def run(cluster: Cluster, script: str, places: Mapping[str, str]) -> str:
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, f"{filled}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
 
 
+@pytest.mark.timeout(1800)  # an installation, a first start and a removal, each with patience of its own
 def test_the_pages_for_new_users_work_word_by_word(cluster: Cluster) -> None:
     if not cluster.ours:
         pytest.skip("the page ends with the removal of everything: not on somebody's cluster")
     readme, install = NEW_USER
+    cluster.wait_for("what earlier tests had is gone", lambda: not leftovers(cluster))
     try:
         for block in filter(lambda block: block.run, pages.blocks(readme)):
             run(cluster, block.text, IMAGES)
         cluster.kubectl("delete", "ld", "tiny", "--namespace", "default")
+        cluster.wait_for("its pods are gone", lambda: not cluster.items("pod", "default", OURS))
         for block in filter(lambda block: block.run, pages.blocks(install)):
             said = run(cluster, block.text, {})
             assert "v1/completions" not in block.text or '"choices"' in said
@@ -88,7 +92,7 @@ def in_trouble(trial: Trial, name: str, model: str) -> dict[str, str]:
     for pod, container in ((engine, "engine"), (agent, "agent"), (operator, "operator")):
         space, pod_name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         cluster.kill_container(space, pod_name, container)
-        trial.wait_for(f"{pod_name} is back", lambda s=space, p=pod_name: back(cluster, s, p), 120)
+        trial.wait_for(f"{pod_name} is back", lambda s=space, p=pod_name: back(cluster, s, p))
     trial.wait_condition(name, "Ready")
     found = {"NAME": name, "NAMESPACE": trial.name, "NODE": node, "SLOT": f"{name}-0"}
     return {**found, "ENGINE-POD": engine["metadata"]["name"], "AGENT-POD": agent["metadata"]["name"]}

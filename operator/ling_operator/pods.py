@@ -32,8 +32,10 @@ _POD_SECURITY: Final = {
 }
 _MAY_GO: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # the PodDisruptionBudgets say when
 _SHM: Final = "/dev/shm"  # noqa: S108 - where every libc looks for it
+_TMP: Final = "/tmp"  # noqa: S108 - an emptyDir of the pod
 _SHARED: Final = {"name": "shm", "emptyDir": {"medium": "Memory"}}  # NCCL's; a container has 64 MiB by itself
 _COMPILED: Final = {"name": "jit", "emptyDir": {"sizeLimit": "4Gi"}}  # kernels that the runtime compiles
+_SCRATCH: Final = {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}  # HOME of our images; all else is read-only
 # a node that is cut off may come back, its engines serving all along; when another slot serves, the operator acts
 _STAYS: Final = tuple(
     {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute"}
@@ -167,11 +169,12 @@ def _engine(observed: Observed, slot: SlotView, revision: str, part: EnginePart,
     if env:
         container["env"] = [{"name": name, "value": value} for name, value in env.items()]
     mounts = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in _claims(part).items()]
-    if part.engine.runtime == SGLANG:
+    if part.engine.runtime == SGLANG:  # a root to write to: docs/security.md says why
         mounts += [{"name": "shm", "mountPath": _SHM}, {"name": "jit", "mountPath": names.CACHE_DIR}]
-    if mounts:
-        container["volumeMounts"] = mounts
-    return container
+    else:
+        container["securityContext"]["readOnlyRootFilesystem"] = True
+        mounts += [{"name": "tmp", "mountPath": _TMP}]
+    return {**container, "volumeMounts": mounts}
 
 
 def engine_pod_name(slot: str, revision: str, number: int) -> str:
@@ -219,8 +222,7 @@ def engine_spec(
         spec["affinity"] = affinity
     if part.engine.pod_template.runtime_class:
         spec["runtimeClassName"] = part.engine.pod_template.runtime_class
-    volumes = _volumes(part)
-    return spec | ({"volumes": volumes} if volumes else {})
+    return {**spec, "volumes": _volumes(part)}
 
 
 def _volumes(part: EnginePart) -> list[dict[str, Any]]:
@@ -228,7 +230,7 @@ def _volumes(part: EnginePart) -> list[dict[str, Any]]:
         {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         for name, (claim, _) in _claims(part).items()
     ]
-    return claims + ([dict(_SHARED), dict(_COMPILED)] if part.engine.runtime == SGLANG else [])
+    return claims + ([dict(_SHARED), dict(_COMPILED)] if part.engine.runtime == SGLANG else [dict(_SCRATCH)])
 
 
 def engine_pod(

@@ -300,9 +300,17 @@ def test_a_draft_is_found_wherever_it_lies(model: str, draft: str, path: str, vo
     pod = engine_pod(decoding(model, algorithm="DSPARK", draft={"source": draft}))["spec"]
     container = pod["containers"][0]
     assert f"--draft={path}" in container["args"]
-    claims = {one["name"]: one["persistentVolumeClaim"]["claimName"] for one in pod.get("volumes", ())}
-    mounted = {one["mountPath"]: claims[one["name"]] for one in container.get("volumeMounts", ())}
+    claims = {one["name"]: one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if one["name"] != "tmp"}
+    mounted = {one["mountPath"]: claims[one["name"]] for one in container["volumeMounts"] if one["name"] in claims}
     assert mounted == volumes
+
+
+def test_what_an_engine_may_write_to_is_a_volume() -> None:
+    pod = engine_pod(HOST)["spec"]
+    container = pod["containers"][0]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")] == ["/tmp"]
+    assert [one["name"] for one in pod["volumes"] if "emptyDir" in one] == ["tmp"]
 
 
 def test_an_engine_that_decodes_plainly_is_told_nothing_that_an_older_image_would_not_know() -> None:

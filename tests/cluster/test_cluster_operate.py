@@ -45,7 +45,7 @@ def serving(trial: support.Trial, model: str, image: str) -> Scene:
     trial.wait_condition(NAME, "Ready")
     found = Scene(trial.cluster, trial.name, NAME)
     trial.client(away_from=found.slot()["status"]["node"])
-    found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+    found.url = trial.address(NAME)
     return found
 
 
@@ -122,7 +122,10 @@ def test_an_upgrade_of_everything_touches_nothing_that_serves(trial: support.Tri
             one["spec"]["containers"][0]["image"] for space in (SYSTEM, AGENTS) for one in cluster.items("pod", space)
         }
         novelty = cluster.get("ld", NAME, namespace=scene.namespace)["spec"]["engine"]["novelty"]
-        time.sleep(3)  # what a rollout would have begun by now
+        # whoever has been looked at since has been looked at after it: what a rollout does, has begun by then
+        trial.apply(support.deployment("later", model, replicas=0))
+        trial.wait_condition("later", "Ready", "False")
+        time.sleep(3)
         after, image = pods(scene), engine_images(scene)
     finally:
         cluster.install()
@@ -145,9 +148,9 @@ def test_kubectl_ling_tells_and_does(scene: Scene, cluster: Cluster) -> None:
 
     first = scene.cluster.get("ld", NAME, namespace=scene.namespace)["status"]["currentRevision"]
     cluster.patch("ld", NAME, scene.namespace, {"spec": {"engine": {"contextLength": 2048}}})
-    cluster.wait_for("the edit is everywhere", scene.updated, 120)
+    cluster.wait_for("the edit is everywhere", scene.updated)
     assert f"goes back to revision {first}" in ling(cluster, "rollback", NAME, *where)
-    cluster.wait_for("it is back", lambda: scene.updated() and revision(scene) == first, 120)
+    cluster.wait_for("it is back", lambda: scene.updated() and revision(scene) == first)
 
     def restart(_scene: Scene) -> Event:
         at = time.time()
@@ -169,12 +172,12 @@ def test_the_page_arrives_through_a_port_forward(scene: Scene, cluster: Cluster)
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PATH": path}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as forward:
         try:
-            assert cluster.wait_for("the page", lambda: answers(url), 60) == "text/html; charset=utf-8"
-            with urllib.request.urlopen(f"{url}/events", timeout=60) as events:
-                first = next(line for line in events if line.startswith(b"data:"))
-                assert shown(first, scene)["ready"]
+            assert cluster.wait_for("the page", lambda: answers(url)) == "text/html; charset=utf-8"
+            with urllib.request.urlopen(f"{url}/events", timeout=120) as events:
+                told = (shown(line, scene) for line in events if line.startswith(b"data:"))
+                assert any(one.get("ready") for one in told)
                 cluster.kubectl("delete", "ld", NAME, "-n", scene.namespace, "--wait=false")
-                assert any(line.startswith(b"data:") and not shown(line, scene) for line in events), "it is told live"
+                assert any(not one for one in told), "it is told live"
         finally:
             forward.terminate()
 
@@ -200,9 +203,7 @@ def revision(scene: Scene) -> str:
 
 def test_explain_names_the_wrong_image(trial: support.Trial, model: str) -> None:
     trial.apply(support.deployment(NAME, model, image="localhost/no-such-image:1"))
-    trial.wait_for(
-        "it is noticed", lambda: "cannot be had" in ling(trial.cluster, "explain", NAME, "-n", trial.name), 60
-    )
+    trial.wait_for("it is noticed", lambda: "cannot be had" in ling(trial.cluster, "explain", NAME, "-n", trial.name))
 
 
 @pytest.fixture
@@ -236,7 +237,7 @@ def test_a_real_prometheus_scrapes_it_all(prometheus: Prometheus, scene: Scene, 
         except OSError:
             return False
 
-    cluster.wait_for("operator, agents, slot and engine are scraped", up, 60)
+    cluster.wait_for("operator, agents, slot and engine are scraped", up)
     seen = continuity.observe(scene, "server", kill_server, "new", RATE)
     assert seen.sent > RATE
     own = f'namespace="{scene.namespace}",deployment="{NAME}"'
@@ -244,44 +245,47 @@ def test_a_real_prometheus_scrapes_it_all(prometheus: Prometheus, scene: Scene, 
         "sum(ling_agent_failover_seconds_count)": 1,
         'sum(ling_agent_actuation_seconds_count{path="cold"})': 1,
         f'sum(ling_requests_total{{{own},status="200"}})': 1,
-        f"histogram_quantile(0.5, sum by (le) (rate(ling_time_per_output_token_seconds_bucket{{{own}}}[30s])))": 1e-6,
+        f"histogram_quantile(0.5, sum by (le) (rate(ling_time_per_output_token_seconds_bucket{{{own}}}[5m])))": 1e-6,
         f'ling_operator_deployment_slots{{namespace="{scene.namespace}",name="{NAME}",state="serving"}}': 1,
     }.items():
-        cluster.wait_for(what, lambda what=what, least=least: (prometheus.number(what) or 0) >= least, 30)
+        cluster.wait_for(what, lambda what=what, least=least: (prometheus.number(what) or 0) >= least)
     for expression in panels():
         prometheus.query(expression)  # HTTPError when Prometheus does not take it
     rules = prometheus.get("rules")["groups"][0]["rules"]
     assert {rule["health"] for rule in rules} == {"ok"}
-    firing = [one["labels"]["alertname"] for one in prometheus.get("alerts")["alerts"] if one["state"] == "firing"]
-    assert not set(firing) - {"LingServersDie"}, firing
+    alerts = [one["labels"] for one in prometheus.get("alerts")["alerts"] if one["state"] == "firing"]
+    ours = {one["alertname"] for one in alerts if one.get("namespace", scene.namespace) == scene.namespace}
+    assert not ours - {"LingServersDie"}, alerts
 
     cluster.kubectl("delete", "ld", NAME, "-n", scene.namespace)
     for series in ("ling_operator_deployment_condition", "ling_operator_deployment_info"):
         gone = f'count({series}{{namespace="{scene.namespace}"}})'
-        cluster.wait_for(f"{series} ends", lambda gone=gone: prometheus.number(gone) is None, 60)
+        cluster.wait_for(f"{series} ends", lambda gone=gone: prometheus.number(gone) is None)
 
 
-def test_it_can_be_left_with_the_operator_gone_first(scene: Scene, cluster: Cluster) -> None:
+def test_it_can_be_left_with_the_operator_gone_first(scene: Scene, cluster: Cluster, trial: support.Trial) -> None:
     node = int(scene.slot()["status"]["node"].removeprefix("n"))
     cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=0")
     try:
-        cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"), 60)
-        cluster.kubectl("delete", "ld", "--all", "-n", scene.namespace, "--timeout=30s")
-        begin = time.monotonic()
+        cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"))
+        cluster.kubectl("delete", "ld", "--all", "-n", scene.namespace, "--timeout=240s")
+        trial.wait_gone(NAME)  # Kubernetes looks at a namespace that is not empty yet again minutes later only
         cluster.kubectl("delete", "namespace", scene.namespace, "--wait=false")
-        cluster.wait_for("the namespace is gone", lambda: cluster.find("namespace", scene.namespace) is None, 60)
-        assert time.monotonic() - begin < 60
+        cluster.wait_for("the namespace is gone", lambda: cluster.find("namespace", scene.namespace) is None)
         if cluster.local:
-            held = cluster.node("exec", node, "bash", "-c", "grep -sl ling /proc/[0-9]*/maps | wc -l")
-            status = agent_status(cluster, node)
-            assert (status["slots"], status["openFds"]) == ({}, 0), held
+            trial.wait_alone()
+            cluster.wait_for("the agent holds nothing", lambda: held(agent_status(cluster, node)) == ({}, 0))
     finally:
         cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=1")
-        cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=60s")
+        cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=240s")
+
+
+def held(status: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    return status["slots"], status["openFds"]
 
 
 def agent_status(cluster: Cluster, node: int) -> dict[str, Any]:
-    """`ling-nodeagent status` of a node; what other tests have there is not ours."""
+    """`ling-nodeagent status` of a node."""
     agents = cluster.items("pod", AGENTS, "ling.dev/component=agent")
     agent = next(one["metadata"]["name"] for one in agents if one["spec"]["nodeName"] == f"n{node}")
     found: dict[str, Any] = json.loads(cluster.exec(AGENTS, agent, "ling-nodeagent", "status", "--json"))

@@ -278,5 +278,6 @@ def successor(slot: Slot, giver: Launcher | None) -> tuple[str, int] | None:
 def phase_of(launcher: Launcher) -> str:
     """The phase for people."""
     if launcher.server is None:
-        return "stopped" if launcher.stopped else "gated"
+        let_go = Phase.STARTED.value if launcher.role is Role.STARTING else "gated"
+        return "stopped" if launcher.stopped else let_go
     return Phase.EXITED.value if launcher.server.dead else launcher.server.phase.value

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ADMISSION_PAUSE: Final = 1.0  # seconds that a pod which failed at once is left before the next one is made
 CHECKED: Final = ("gated", "warm")  # roles of an engine that could take over
+COMING: Final = ("started", "filling", "attached")  # phases of a server that was let go and is not warm yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def _engine_steps(observed: Observed, facts: SlotFacts, task: Task, now: float) 
             yield Delete(kind="Pod", name=pod.name, uid=pod.uid, why="the slot is no spare any more")
     yield from _check_steps(observed, facts, task)
     if not facts.recovering:
-        for pod, why in _surplus(facts, task):
+        for pod, why in _surplus(facts, task, now):
             yield Delete(kind="Pod", name=pod.name, uid=pod.uid, grace=pods.engine_grace(facts.slot.spec), why=why)
 
 
@@ -195,7 +196,18 @@ def _check_steps(observed: Observed, facts: SlotFacts, task: Task) -> Iterator[S
         yield Create(kind="Pod", body=body, why=f"revision {task.trying} is tried before an engine stops for it")
 
 
-def _surplus(facts: SlotFacts, task: Task) -> Iterator[tuple[PodView, str]]:
+def _in_the_way(facts: SlotFacts, pod: PodView, now: float) -> bool:
+    """It was let go and does not come up, nobody wishes it, and the agent waits for it before it lets another go.
+
+    So a swap whose new server hangs. An engine that only starts again after a death has `hold_seconds` to do so.
+    """
+    said, since = facts.reported(pod), facts.unserved_since
+    if said is None or (said.role, said.phase in COMING) != ("gated", True) or facts.slot.spec.wish is not None:
+        return False
+    return facts.agent is not False and since is not None and now - since >= facts.slot.spec.hold_seconds
+
+
+def _surplus(facts: SlotFacts, task: Task, now: float) -> Iterator[tuple[PodView, str]]:
     """Engines that nobody needs any more."""
     target = task.target
     active = facts.active if facts.active is not None and facts.active.live else None
@@ -213,6 +225,8 @@ def _surplus(facts: SlotFacts, task: Task) -> Iterator[tuple[PodView, str]]:
             yield pod, f"revision {pod.revision} is neither wanted nor active"
         elif pod.broken or pod.unschedulable:
             yield pod, f"it never ran, and revision {target} is wanted: {pod.trouble}"
+        elif successor and _in_the_way(facts, pod, now):
+            yield pod, f"it was let go and does not come up, and revision {target} is wanted"
     targets = sorted((one for one in facts.live_engines if one.revision == target), key=lambda one: one is not active)
     for pod in targets[1 + facts.slot.spec.standby.replicas :]:
         yield pod, f"{1 + facts.slot.spec.standby.replicas} engines of a revision are enough"

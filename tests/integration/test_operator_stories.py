@@ -112,6 +112,73 @@ def test_a_broken_revision_is_given_up_and_the_old_serves_on(image: str, reason:
     as_wanted(world, 2)
 
 
+def tight() -> World:
+    """A slot that serves and has no room for a second server: an edit is a swap."""
+    world = World()
+    world.kube.tight = True
+    world.kube.put_deployment("tiny", spec())
+    world.settle()
+    return world
+
+
+def until_nobody_serves(world: World) -> None:
+    """The old server ends for the new one."""
+    for _ in range(20):
+        world.look()
+        world.kube.tick()
+        if not world.kube.serving():
+            return
+    raise AssertionError("no swap has begun")
+
+
+def test_a_swap_stops_the_old_server_for_the_new_one() -> None:
+    world = tight()
+    world.kube.put_deployment("tiny", spec(image="good:1"))
+    until_nobody_serves(world)
+    world.settle()
+    as_wanted(world, 1)
+    assert world.engine_images() == {"good:1"}
+
+
+def test_a_swap_to_a_server_that_hangs_ends_with_the_deadline() -> None:
+    world = tight()
+    old = world.status()["updateRevision"]
+    world.kube.put_deployment("tiny", spec(image="hanging:1"))
+    until_nobody_serves(world)
+    begun = world.kube.now
+    while not world.kube.serving():
+        world.look()
+        world.kube.tick()
+        assert world.kube.now - begun < 20 + 5, "the deadline, and a few looks"
+    world.settle()
+    assert world.condition("Progressing") == ("False", "ProgressDeadlineExceeded")
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.status()["currentRevision"] == old
+    assert world.engine_images() == {"engine:1"}
+    world.kube.put_deployment("tiny", spec(image="good:1"))
+    world.settle()
+    as_wanted(world, 1)
+
+
+@pytest.mark.parametrize("after", [{}, {"image": "good:1"}], ids=["a revert", "another edit"])
+def test_a_swap_to_a_server_that_hangs_ends_with_the_next_edit(after: dict[str, str]) -> None:
+    world = tight()
+    world.kube.put_deployment("tiny", spec(image="hanging:1", rollout={"progressDeadlineSeconds": 900}))
+    until_nobody_serves(world)
+    world.look()
+    world.kube.tick()
+    (state,) = world.kube.agents.values()
+    assert state.starting, "the new server was let go"
+    begun = world.kube.now
+    world.kube.put_deployment("tiny", spec(**after, rollout={"progressDeadlineSeconds": 900}))
+    while not world.kube.serving():
+        world.look()
+        world.kube.tick()
+        assert world.kube.now - begun < 5 + 5, "holdSeconds, and a few looks"
+    world.settle()
+    as_wanted(world, 1)
+
+
 def test_a_slot_made_after_a_revision_was_given_up_gets_the_last_good_one() -> None:
     world = started()
     world.kube.put_deployment("tiny", spec(image="missing:1"))

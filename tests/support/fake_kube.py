@@ -63,6 +63,7 @@ class FakeKube:
         self.agents: dict[str, Slot] = {}
         self.created: list[tuple[str, str]] = []
         self.agent_ready = True
+        self.tight = False  # no slot has room for two servers
         self.taken_by_others: dict[str, int] = {}  # devices of a node that somebody else's claims have
         self.writes = 0
         self.die_after = 0
@@ -374,6 +375,7 @@ class FakeKube:
         state = self.agents.setdefault(uid, Slot(clock=self.time))
         if keeper is not None:
             state.node = keeper["spec"]["nodeName"]
+        state.tight = self.tight
         state.choose(slot["spec"], engines)
         self._status(slot, state.status(engines, slot["metadata"]["generation"]))
         self._touch(slot)

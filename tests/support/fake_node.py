@@ -1,8 +1,8 @@
 """A node that is none: binds pods, lets them run, ends them, and writes LingSlot status as the agent would.
 
 For tests of the operator against a real API server without kubelets. It polls, and writes only what changed. Behaviour
-by image: an image that contains `missing` is never pulled, one that contains `dying` passes its check and its server
-dies whenever it is let go.
+by image: an image that contains `missing` is never pulled; one that contains `dying` passes its check and its server
+dies whenever it is let go; one that contains `hanging` does too, and its server lives and never comes up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _running(pod: Object) -> bool:
 
 @dataclass
 class Slot:
-    """What the agent remembers of one slot."""
+    """What the agent remembers of one slot. `tight`: two servers do not fit, so a wish is a swap."""
 
     active: str = ""
     active_uid: str = ""
@@ -52,29 +52,44 @@ class Slot:
     node: str = NODE
     recovering: bool = False
     written: Object | None = None
+    tight: bool = False
+    starting: str = ""  # the engine that was let go and is not active yet
 
     def choose(self, spec: Object, engines: dict[str, Object]) -> None:
         """One decision about roles: keep, promote, or obey the wish of this term."""
         wish = spec.get("wish") or {}
         if self.active and self.active not in engines:
             self._activate("", engines)
-        if wish.get("term") == self.term and wish.get("pod") in engines and wish["pod"] != self.active:
-            self._go(wish["pod"], engines)
-        elif not self.active:
+        if self.starting not in engines:
+            self.starting = ""
+        wished = wish.get("pod", "") if wish.get("term") == self.term and wish.get("pod") in engines else ""
+        if wished and wished not in (self.active, self.starting):
+            self._wished(wished, engines)
+        elif not self.active and not self.starting:
             order = sorted(engines, key=lambda name: (_revision(engines[name]) != spec["revision"], name))
             healthy = [name for name in order if self.deaths.get(name, 0) < 5]
             if healthy:
                 self._go(healthy[0], engines)
 
+    def _wished(self, name: str, engines: dict[str, Object]) -> None:
+        """In a swap whoever is active ends first; the term stays until somebody else is active."""
+        if self.tight and self.active:
+            self.active = self.active_uid = ""
+        else:
+            self._go(name, engines)
+
     def _go(self, name: str, engines: dict[str, Object]) -> None:
-        if "dying" in engines[name]["spec"]["containers"][0]["image"]:
+        image = engines[name]["spec"]["containers"][0]["image"]
+        if "dying" in image:
             self.deaths[name] = self.deaths.get(name, 0) + 1
             self.term += 1
+        elif "hanging" in image:
+            self.starting = name
         else:
             self._activate(name, engines)
 
     def _activate(self, name: str, engines: dict[str, Object]) -> None:
-        self.active, self.term = name, self.term + 1
+        self.active, self.term, self.starting = name, self.term + 1, ""
         self.active_uid = engines[name]["metadata"]["uid"] if name else ""
 
     def status(self, engines: dict[str, Object], generation: int) -> Object:
@@ -105,6 +120,7 @@ class Slot:
             "uid": pod["metadata"]["uid"],
             "revision": _revision(pod),
             "role": "active" if name == self.active else "gated",
+            "phase": {self.active: "accepting", self.starting: "started"}.get(name, "gated"),
             "deaths": self.deaths.get(name, 0),
             "lastExit": "exit 7: FillFailed" if self.deaths.get(name) else "",
         }

@@ -14,7 +14,7 @@ from ling_operator.plan import contains, plan
 from ling_operator.settings import Images
 from ling_operator.slotfacts import facts_of
 from ling_operator.surroundings import NodeView
-from ling_operator.views import Observed, PodView, Previous, Progress, RevisionView, SlotView
+from ling_operator.views import Observed, PodView, Previous, Progress, RevisionView, SlotView, rfc3339
 
 NOW = 1_000_000.0
 IMAGES = Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1")
@@ -237,7 +237,28 @@ UPGRADE = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "step"), [*ONE_SLOT, *UPGRADE])
+def swapped(revision: str, *, phase: str = "started", ago: float = 60, **more: Any) -> Observed:
+    """A swap in which the old engine has ended and the new one was let go; nobody has served for `ago` seconds."""
+    view = slot("chat-0", revision, OLD, NEW, **more)
+    engines = (told("chat-0", OLD, "gated", phase="gated"), told("chat-0", NEW, "gated", phase=phase))
+    silent = Condition(type="Serving", status="False", reason="Starting", last_transition_time=rfc3339(NOW - ago))
+    status = replace(view.status, engines=engines, conditions=(silent,))
+    begun = Progress(revision=NEW, updated=0, since=NOW - 1000, started=NOW - 1000)
+    previous = Previous(current_revision=OLD, progress=begun)
+    return with_slots((replace(view, status=status), BOTH), previous=previous)
+
+
+HANGS = [
+    pytest.param(swapped(NEW, wish=WISH), "apply LingSlot chat-0", id="the deadline is over: the wish goes first"),
+    pytest.param(swapped(OLD), f"delete Pod chat-0-{NEW}-0", id="then the engine that does not come up"),
+    pytest.param(swapped(OLD, phase="filling"), f"delete Pod chat-0-{NEW}-0", id="nor does it fill for ever"),
+    pytest.param(swapped(OLD, ago=59), None, id="an engine has holdSeconds to start again"),
+    pytest.param(swapped(OLD, phase="gated"), None, id="one that was not let go is in nobody's way"),
+    pytest.param(replace(swapped(OLD), agents=frozenset()), None, id="what an agent that is away said is old"),
+]
+
+
+@pytest.mark.parametrize(("seen", "step"), [*ONE_SLOT, *UPGRADE, *HANGS])
 def test_one_step_follows_from_what_is_seen(seen: Observed, step: str | None) -> None:
     found = plan(seen, IMAGES, NOW).step
     assert (actions.describe(found) if found is not None else None) == step

@@ -7,6 +7,7 @@ real process with nothing but the rights that its manifest gives it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.cluster
 
 SETTINGS = Settings(images=Images(nodeagent="agent:1", reference="engine:1", sglang="sglang:1"))
 LING = "/apis/ling.dev/v1alpha1"
+NUMBERS = itertools.count(1)
 
 type Object = dict[str, Any]
 
@@ -63,10 +65,11 @@ def spec(*, replicas: int = 1, context: int = 4096, **engine: Any) -> Object:
 
 
 class Place:
-    """A namespace with one LingDeployment, seen as a person sees it."""
+    """A namespace with one LingDeployment, seen as a person sees it. A number makes its name one that never was."""
 
-    def __init__(self, node: FakeNode, namespace: str) -> None:
-        self.node, self.namespace = node, namespace
+    def __init__(self, node: FakeNode, name: str) -> None:
+        self.node, self.namespace = node, f"{name}-{next(NUMBERS)}"
+        namespace = self.namespace
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         node.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
 
@@ -219,20 +222,20 @@ def test_death_after_each_write_ends_in_the_same_state(
     calm = Place(node, f"{name}-calm")
     gate = asyncio.Semaphore(12)
 
-    async def one(k: int) -> None:
+    async def one(k: int) -> tuple[int, list[str]]:
         async with gate:
-            await tell(plane, Place(node, f"{name}-{k}"), STORIES[name], k)
+            place = Place(node, f"{name}-{k}")
+            await tell(plane, place, STORIES[name], k)
+            return k, node.pods_of(place.namespace)
 
-    async def all_of_them() -> list[int]:
+    async def all_of_them() -> dict[int, list[str]]:
         writes = await tell(plane, calm, STORIES[name], 0)
         assert writes[0] >= 8
-        ks = deaths_of(STORIES[name], writes)
-        await asyncio.gather(*(one(k) for k in ks))
-        return ks
+        return dict(await asyncio.gather(*(one(k) for k in deaths_of(STORIES[name], writes))))
 
-    ks = asyncio.run(all_of_them())
+    found = asyncio.run(all_of_them())
     made = node.pods_of(calm.namespace)
-    assert {k: pods for k in ks if (pods := node.pods_of(f"{name}-{k}")) != made} == {}
+    assert {k: pods for k, pods in found.items() if pods != made} == {}
 
 
 class Process:
@@ -286,9 +289,8 @@ def rights_of_the_manifest(plane: apiserver.ControlPlane, folder: Path) -> Path:
     objects: list[Object] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ling-system"}}]
     objects += [one for one in chart.render() if one["kind"] in wanted and "agent" not in one["metadata"]["name"]]
     plane.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
-    who = "--as=system:serviceaccount:ling-system:ling-operator"
-    may = ("auth", "can-i", "list", "lingdeployments.ling.dev", "--all-namespaces", who)
-    wait("its rights are in force", lambda: not plane.kubectl(*may, check=False).returncode)  # learnt by a watch
+    user = "system:serviceaccount:ling-system:ling-operator"
+    plane.wait_allowed(user, "list", "lingdeployments.ling.dev", "--all-namespaces")
     token = plane.kubectl("-n", "ling-system", "create", "token", "ling-operator").stdout.strip()
     path = folder / "operator.kubeconfig"
     path.write_text(plane.kubeconfig.read_text().replace(apiserver.TOKEN, token))
@@ -310,12 +312,11 @@ def test_the_process_lives_a_life_with_the_rights_of_its_manifest(
         assert {one["manager"] for one in user["managedFields"]} == {"person", "ling-operator"}
         wait("ready", lambda: process.get("/readyz") == "ok\n")
         assert process.get("/livez") == "ok\n"
-        assert 'ling_operator_deployment_condition{condition="Ready",name="tiny",namespace="life"' in process.get(
-            "/metrics"
-        )
+        mine = f'namespace="{place.namespace}"'
+        assert f'ling_operator_deployment_condition{{condition="Ready",name="tiny",{mine}' in process.get("/metrics")
         place.put(None)
         wait("everything is gone", lambda: place.settled(None))
-        wait("its series are gone", lambda: 'namespace="life"' not in process.get("/metrics"))
+        wait("its series are gone", lambda: mine not in process.get("/metrics"))
         process.child.send_signal(signal.SIGTERM)
         assert process.child.wait(120) == 0
     said = process.log.read_text()

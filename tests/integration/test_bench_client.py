@@ -45,14 +45,14 @@ def test_accept_length_and_lengths_are_what_the_endpoint_does(at: Endpoint, tmp_
 
 
 def test_time_per_token_is_the_endpoints_own(at: Endpoint, tmp_path: Path) -> None:
-    at.gap = 0.02
+    at.gap = 0.05
     code, found = run(at, tmp_path, *SAID)
     assert code == 0
     own = [(last - first) * 1000 / 24 for first, last in at.sent[1:]]
     told = [one["tpot_ms"] for one in found["sides"][0]["samples"]]
     errors = [abs(one - two) for one, two in zip(own, told, strict=True)]
-    assert min(errors) < 0.5, "a busy machine may hold up one of them or the other, but not all five times"
-    assert max(own) >= 20 * 6 / 24 * 0.9, "six gaps of 20 ms for 24 tokens"
+    assert min(errors) < 1.5, "a busy machine may hold up one of them or the other, but not all five times"
+    assert max(own) >= 50 * 6 / 24 * 0.9, "six gaps of 50 ms for 24 tokens"
 
 
 @pytest.mark.parametrize(

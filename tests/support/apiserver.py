@@ -72,6 +72,13 @@ class ControlPlane:
             raise AssertionError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done
 
+    def wait_allowed(self, user: str, *words: str, seconds: float = 120) -> None:
+        """Until `kubectl auth can-i WORDS` is yes for the user: the API server learns of new roles by a watch."""
+        deadline = time.monotonic() + seconds
+        while self.kubectl("auth", "can-i", *words, f"--as={user}", check=False).returncode:
+            assert time.monotonic() < deadline, f"{user} may not {' '.join(words)}"
+            time.sleep(0.1)
+
     def stop(self) -> None:
         """End the processes, the last started first, and wait for them."""
         for process in reversed(self.processes):

@@ -43,4 +43,5 @@ def _heard(launcher: Launcher, now: float) -> Launcher:
     if server is None:
         return launcher
     again = server.killed_at if server.killed_at == float("-inf") else now  # it named a server that was to be dead
-    return replace(launcher, server=replace(server, dead_at=now if server.dead else server.dead_at, killed_at=again))
+    dead_at, silence = now if server.dead else server.dead_at, replace(server.silence, since=now)
+    return replace(launcher, server=replace(server, dead_at=dead_at, killed_at=again, silence=silence))

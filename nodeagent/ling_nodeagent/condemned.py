@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from .facts import SetState, with_item, without
+from .facts import SetState
+from .mappings import with_item, without
 
 if TYPE_CHECKING:
     from .facts import Launcher, Slot, WeightSet

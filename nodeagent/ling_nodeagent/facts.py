@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from .mappings import with_item
+from .startup import NOT_SEEN, Silence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,16 +20,6 @@ if TYPE_CHECKING:
     from .directory import Caller, SlotSpec
 
 AGENT = 0  # the agent's own place among a set's holders; connections count from 1
-
-
-def with_item[K, V](mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
-    """A copy with one entry set."""
-    return MappingProxyType({**mapping, key: value})
-
-
-def without[K, V](mapping: Mapping[K, V], key: K) -> Mapping[K, V]:
-    """A copy without one entry; the mapping itself when it is not there."""
-    return MappingProxyType({k: v for k, v in mapping.items() if k != key}) if key in mapping else mapping
 
 
 class SetState(StrEnum):
@@ -129,6 +121,8 @@ class Server:
     id: str
     phase: Phase = Phase.STARTED
     phases: Mapping[str, float] = field(default_factory=dict)  # ms since the fork, by phase
+    progress: float = 0.0  # of its fill
+    silence: Silence = field(default_factory=Silence)
     dead: bool = False  # one of its ranks is, or it is as good as dead; it stays until all are
     dead_at: float = 0.0
     kills: int = 0  # how often its launcher was told to kill it
@@ -195,6 +189,7 @@ class Launcher:
     deaths: int = 0  # in a row, without a first token
     go_at: float = 0.0  # not before
     last_exit: int | None = None
+    silence: float = NOT_SEEN  # the longest, in seconds, of the last start of its that was seen whole
     performance: Performance = Performance()
     heard_at: float = 0.0  # when it last told its performance
     progress_at: float = 0.0  # when it last told of a token, or began to have a request

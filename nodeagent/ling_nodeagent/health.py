@@ -2,7 +2,8 @@
 
 A server is silent for too long when it has a request and no token of any comes for as long as it said itself
 (`patience_ms`: 5 s, 50 steps if that is more, and the time to read the prompts), or when connections wait in the
-slot's queue, nobody accepts them, and it has nothing to say either: then the process that accepts is stopped. It is
+slot's queue, nobody accepts them, and it has nothing to say either: then the process that accepts is stopped. Or when
+it starts and gets no further (`startup`): nobody else is let go for as long as it is expected to come. It is
 killed by its launcher; from that moment it is as good as dead, so a successor does not wait for the kernel's word.
 
 Words get lost, and launchers of an earlier release know no Kill. So it is said again while the server is not known to
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from . import decisions as do
+from . import startup
 from .facts import Launcher, Phase, Role, Server
 from .roles import as_good_as_dead
 
@@ -101,6 +103,10 @@ def _suspicions(slot: Slot, launcher: Launcher, server: Server) -> Iterator[tupl
     has_listener = bool(server.listener) and server.listener == slot.listener
     if launcher.role is Role.ACTIVE and server.phase is Phase.WARM and has_listener:
         yield HUNG, launcher.progress_at + SILENCE, f"it was promoted and does not accept for {SILENCE:g} s"
+    if launcher.role is Role.STARTING and not startup.waits_for_others(slot, launcher):
+        patience = startup.patience(slot, launcher)
+        reason = f"it starts and got no further than {server.phase} for {patience:.0f} s"
+        yield HUNG, server.silence.since + patience, reason
     if launcher.role is Role.WARM and seen.proof_every_ms:
         patience = MISSED_PROOFS * seen.proof_every_ms / 1000 + SILENCE
         yield UNPROVEN, launcher.proved_at + patience, f"no proof for {patience:.0f} s"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from . import decisions as do
 from .departure import overdue, restarts_by
-from .facts import Keeper, Role, Slot, with_item
+from .facts import Keeper, Role, Slot
+from .mappings import with_item
 
 if TYPE_CHECKING:
     from . import events

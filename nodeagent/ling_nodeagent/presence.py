@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from . import decisions as do
 from . import roles, weights
-from .facts import Keeper, Launcher, Performance, Rank, Slot, with_item, without
+from .facts import Keeper, Launcher, Performance, Rank, Slot
+from .mappings import with_item, without
 
 if TYPE_CHECKING:
     from . import events

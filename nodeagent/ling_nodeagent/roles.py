@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from . import condemned
+from . import condemned, startup
 from .facts import Launcher, Performance, Phase, Rank, Role, Server, SetState, Slot
 
 if TYPE_CHECKING:
@@ -132,17 +132,18 @@ def server_changed(slot: Slot, event: events.ServerChanged, now: float) -> Slot:
         return _late_word(slot, launcher, event, now)
     server = launcher.server
     if server is None or (server.dead and server.id != event.server):
-        server = Server(id=event.server)
+        server = Server(id=event.server, silence=startup.Silence(since=now, longest=0.0))
         launcher = replace(moved(launcher, Cause.GO), performance=Performance(), yields=False)
     if server.id != event.server:
         return slot
-    launcher = replace(launcher, server=_progressed(server, event))
+    launcher = replace(launcher, server=_progressed(server, event, now))
     if event.phase is Phase.EXITED:
         slot = condemned.exited(slot.put(launcher), launcher, event.server, event.exit_code, now)
         known = any(rank.server == event.server for rank in slot.ranks.values())
         return slot if known else _lost(slot, launcher.uid, now)
     if event.phase is Phase.WARM:
-        launcher = replace(moved(launcher, Cause.WARMED), died=False, proved_at=now)
+        silence = launcher.server.silence.longest if launcher.server is not None else launcher.silence
+        launcher = replace(moved(launcher, Cause.WARMED), died=False, proved_at=now, silence=silence)
     if event.phase is Phase.ACCEPTING:
         return _accepts(slot, launcher, now)
     return _fill_progress(slot.put(launcher), event)
@@ -184,11 +185,13 @@ def _late_word(slot: Slot, launcher: Launcher, event: events.ServerChanged, now:
     return _clear(slot.put(replace(launcher, last_exit=event.exit_code)), event.server)
 
 
-def _progressed(server: Server, event: events.ServerChanged) -> Server:
+def _progressed(server: Server, event: events.ServerChanged, now: float) -> Server:
     exit_code = event.exit_code if event.phase is Phase.EXITED else None
     # EXITED is a hint: the phase stays what it was until the kernel agrees
     phase = server.phase if event.phase is Phase.EXITED else event.phase
-    return replace(server, phase=phase, phases={**server.phases, **event.phases}, exit_code=exit_code)
+    phases = {**server.phases, **event.phases}
+    after = replace(server, phase=phase, phases=phases, progress=event.progress, exit_code=exit_code)
+    return startup.further(server, after, now)
 
 
 def _fill_progress(slot: Slot, event: events.ServerChanged) -> Slot:
@@ -239,7 +242,7 @@ def launcher_hello(slot: Slot, launcher: Launcher, event: events.LauncherHello, 
     if not live:
         return slot.put(replace(launcher, role=Role.GATED))
     if known is None or known.dead:
-        known = Server(id=live)
+        known = Server(id=live, silence=startup.Silence(since=now))
     phase = event.phase or known.phase
     role = event.role if event.role is not Role.GATED else Role.STARTING
     if role is Role.STARTING and phase is Phase.WARM:

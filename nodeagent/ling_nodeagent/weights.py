@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from . import condemned
 from . import decisions as do
-from .facts import AGENT, Part, Phase, SetState, Slot, Wanted, WeightSet, without
+from .facts import AGENT, Part, Phase, SetState, Slot, Wanted, WeightSet
 from .gate import committed, named_sets
+from .mappings import without
 
 if TYPE_CHECKING:
     from . import events

@@ -270,3 +270,114 @@ def test_silence_while_the_agent_was_held_up_is_its_own() -> None:
     assert len(mind.of(do.Kill)) == 1, "nor is its death late"
     mind.later(5)
     assert len(mind.of(do.Kill)) == 2
+
+
+def starts(*, seen: float = 0.0, gated: bool = True, **changes: int) -> tuple[Mind, int]:
+    """`one` starts; an earlier start of its, if there was one, was silent for `seen` seconds. `two` is gated."""
+    mind = Mind(**changes)
+    mind.keeper()
+    mind.engine("one", plan=10)
+    if seen:
+        rank = mind.fork("one", "s0")
+        mind.later(seen)
+        mind.attach("one", "s0")
+        mind.says("one", "s0", Phase.WARM)
+        mind.says("one", "s0", Phase.ACCEPTING)
+        mind.die(rank)
+    if gated:
+        mind.engine("two", plan=10)
+    mind.said.clear()
+    return mind, mind.fork("one", "s1")
+
+
+@pytest.mark.parametrize(
+    ("seen", "patience"),
+    [
+        pytest.param(0, 1800, id="no start of the revision was seen here"),
+        pytest.param(3, 120, id="it starts in seconds"),
+        pytest.param(100, 300, id="it may be silent for long"),
+        pytest.param(900, 1800, id="it compiled kernels for many minutes"),
+    ],
+)
+def test_a_server_that_starts_and_gets_no_further_is_killed_and_another_is_let_go(seen: float, patience: float) -> None:
+    mind, rank = starts(seen=seen)
+    assert mind.wake is not None
+    assert mind.wake <= mind.now + patience
+    mind.later(patience - 0.1)
+    assert mind.of(do.Kill) == []
+    assert gos(mind) == []
+    mind.later(0.1)
+    (kill,) = mind.of(do.Kill)
+    assert (kill.pod, kill.server) == ("one", "s1")
+    assert kill.reason == f"EngineHung: it starts and got no further than started for {patience} s"
+    assert (mind["one"].fault, mind["one"].deaths) == ("EngineHung", 1 + bool(seen))
+    assert gos(mind) == ["two"]
+    mind.die(rank)
+    assert gos(mind) == ["two"]
+
+
+def test_alone_it_is_killed_too_and_starts_anew() -> None:
+    mind, rank = starts(seen=3, gated=False)
+    mind.later(120)
+    assert len(mind.of(do.Kill)) == 1
+    mind.die(rank)
+    mind.later(1)
+    assert gos(mind) == ["one"]
+
+
+def test_phases_and_a_fill_that_grows_are_progress() -> None:
+    mind, _ = starts(seen=3)
+    mind.attach("one", "s1")
+    for number in range(1, 10):
+        mind.later(100)
+        mind.says("one", "s1", Phase.FILLING, progress=number / 10)
+    mind.later(100)
+    mind.says("one", "s1", Phase.ATTACHED)
+    assert mind.of(do.Kill) == []
+    mind.says("one", "s1", Phase.ATTACHED)
+    mind.later(119)
+    mind.says("one", "s1", Phase.ATTACHED)
+    mind.later(1)
+    assert "no further than attached" in mind.of(do.Kill)[0].reason, "the same word again is no progress"
+
+
+def test_who_waits_for_the_fill_of_another_does_not_hang() -> None:
+    mind, _ = starts(gated=False, seen=3, standbys=1)
+    mind.attach("one", "s1")
+    mind.engine("two", plan=10)
+    mind.fork("two", "s2")
+    assert isinstance(mind.attach("two", "s2"), do.Wait)
+    mind.later(120)
+    assert [each.pod for each in mind.of(do.Kill)] == ["one"]
+
+
+def test_a_standby_that_hangs_while_it_starts_is_killed() -> None:
+    mind, _, second = with_standby()
+    mind.die(second)
+    mind.fork("two", "s3")
+    mind.later(120)
+    assert [each.server for each in mind.of(do.Kill)] == ["s3"]
+
+
+def test_a_busy_engine_s_standby_and_one_under_an_agent_that_was_held_up_have_more_time() -> None:
+    mind, _, second = with_standby()
+    mind.die(second)
+    performs(mind, "one", in_flight=1, output_tokens=1, patience_ms=1e9)
+    mind.fork("two", "s3")
+    mind.attach("two", "s3")
+    assert mind["two"].yields
+    mind.later(1000)
+    mind.post(events.HeldUp())
+    mind.later(1799)
+    assert mind.of(do.Kill) == []
+    mind.later(1)
+    assert [each.server for each in mind.of(do.Kill)] == ["s3"]
+
+
+def test_a_new_agent_measures_no_start_of_which_it_saw_the_end_only() -> None:
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one", plan=10, role=Role.STARTING, server="s1", phase=Phase.ATTACHED)
+    mind.later(1)
+    mind.says("one", "s1", Phase.WARM)
+    assert mind["one"].silence == float("inf")

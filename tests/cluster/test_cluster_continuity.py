@@ -8,6 +8,7 @@ import pytest
 from benchmarks import continuity
 from benchmarks.continuity_events import EVENTS, Scene
 from tests.support import cluster as support
+from tests.support import well
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +22,13 @@ RATE = 20.0
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster, model: str) -> Iterator[Scene]:
     """A LingDeployment that serves with the torch-free engine, and a client pod on the other node; for all events."""
+    well.settle(cluster)
     with support.trial(cluster) as trial:
         trial.apply(support.deployment(NAME, model, image=support.STANDIN))
         trial.wait_condition(NAME, "Ready")
         found = Scene(trial.cluster, trial.name, NAME)
         trial.client(away_from=found.slot()["status"]["node"])
-        found.url = f"http://{trial.get('service', NAME)['spec']['clusterIP']}:80"
+        found.url = trial.address(NAME)
         yield found
 
 

@@ -240,8 +240,12 @@ class Slot:
 
     def serves(self, pod: str, seconds: float) -> None:
         """Waits until it accepts. Raises Failed."""
-        look = lambda: "accepting" in self.engine_status(pod).get("phases", {})  # noqa: E731
+        look = lambda: self.reached(pod, "accepting")  # noqa: E731
         self.lab.until(look, f"{pod} to accept in slot {self.name}", seconds, pod)
+
+    def reached(self, pod: str, phase: str) -> bool:
+        """Of a server that is there: a container that was just stopped is told of for a moment more."""
+        return bool(self.server(pod)) and phase in self.engine_status(pod).get("phases", {})
 
     def server(self, pod: str) -> int:
         """The server's pid; 0 = there is none. Its ranks are its children, and have its name at first."""

@@ -32,7 +32,7 @@ def apart(stage: Stage) -> None:
     subprocess.run(["chmod", "-R", "a+rwX", str(lab.kernels), str(lab.run), str(lab.work)], check=False)
     kernels = compiled(lab.kernels)
     slot.again(pair.pod, *_APART, **keeps(lab))
-    lab.until(lambda: "attached" in slot.phases(pair.pod), "the weights to be attached", stage.args.patience, pair.pod)
+    lab.until(lambda: slot.reached(pair.pod, "attached"), "the weights to be attached", stage.args.patience, pair.pod)
     phases, pid = slot.phases(pair.pod), slot.server(pair.pod)
     spaces = {kind: Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
               for kind in KINDS}  # fmt: skip

@@ -106,8 +106,7 @@ def canary(stage: Stage) -> None:
 
 def reference(stage: Stage) -> None:
     """Top-1 agreement with the reference engine in fp32 over a given text of 2,049 tokens."""
-    pair = stage.pair(stage.modes[0])
-    slot = pair.slot
+    slot = stage.pair("None").slot
     if slot is None or stage.lab.runtime != "sglang":
         raise Failed("needs SGLang")
     ids: list[int] = []

@@ -91,7 +91,7 @@ class Control:
         try:
             asked = json.loads(line)
             slots, gpus, on = asked["slots"], asked["gpus"], asked["on"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return {"error": "a request is a JSON object with `slots`, `gpus` and `on`"}
         if not (_texts(slots) and _texts(gpus)):
             return {"error": "`slots` and `gpus` are lists of names; both null is all"}

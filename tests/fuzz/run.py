@@ -10,7 +10,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["ling_api", "ling_nodeagent", "ling_engine", "ling_operator"]):
+with atheris.instrument_imports(include=["ling_api", "ling_nodeagent", "ling_engine", "ling_operator", "ling_bench"]):
     from tests.fuzz.targets import CORPUS, TARGETS
 
 

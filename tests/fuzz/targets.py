@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -21,6 +22,8 @@ from ling_api.errors import BadInput
 from ling_api.identity import Identity
 from ling_api.manifest import Manifest
 from ling_api.v1 import agent_pb2 as pb
+from ling_bench import stream as bench_stream
+from ling_bench.errors import EndpointFailed
 from ling_engine.probes import Probes
 from ling_engine.reference import openai_request
 from ling_engine.reference.openai_error import ApiError
@@ -31,8 +34,10 @@ from ling_nodeagent.decide import decide, reduce
 from ling_nodeagent.directory import Caller, SlotSpec
 from ling_nodeagent.endpoints import Endpoints
 from ling_nodeagent.facts import Slot
+from ling_nodeagent.release import Control
 from ling_nodeagent.status import build_status
 from ling_operator import server
+from ling_operator.page import Page, loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +170,7 @@ def _loop() -> Any:
     try:
         yield loop
     finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 
@@ -182,7 +188,59 @@ def chat(data: bytes) -> None:
         assert 0 < len(asked.prompt) < OFFER.context
 
 
+def page(data: bytes) -> None:
+    """The head of a request to the operator's page, up to the empty line. Only a loopback name is answered."""
+    head = data.decode("latin-1")
+    out = _Out()
+    with _loop() as loop, contextlib.suppress(ConnectionResetError):
+        loop.run_until_complete(Page(_nothing)._answer(head, out))  # type: ignore[arg-type]
+    status = out.text.split(b" ", 2)[1]
+    assert status in (b"200", b"403", b"404")
+    assert (status == b"403") != loopback(head)
+
+
+async def _nothing() -> dict[str, Any]:
+    return {}
+
+
+class _Out:
+    """What the page writes to; a stream of events has nobody who reads it, and ends."""
+
+    def __init__(self) -> None:
+        self.text = b""
+        self.transport = self
+
+    def write(self, data: bytes) -> None:
+        self.text += data
+
+    async def drain(self) -> None:
+        if b"text/event-stream" in self.text:
+            raise ConnectionResetError
+
+
+def answer(data: bytes) -> None:
+    """Lines of a stream of server-sent events, as ling-bench reads them. EndpointFailed."""
+    lines = tuple((float(at), line) for at, line in enumerate(data.split(b"\n")))
+    with contextlib.suppress(EndpointFailed):
+        told = bench_stream.read(bench_stream.Raw(began=0.0, lines=lines))
+        assert told.tokens > 0
+        assert all(isinstance(one, int | None) for one in (told.prompt_tokens, told.cached_tokens, told.rounds))
+
+
+def control(data: bytes) -> None:
+    """A line of `ling-nodeagent release` to its agent: an answer that is JSON, and no slot but those of the node."""
+    posted: list[str] = []
+    desk = Control(
+        Path(CORPUS) / "no-such-folder", {"ns/s": Slot(name="ns/s", since=0.0)}, lambda name, _: posted.append(name)
+    )
+    told = json.loads(json.dumps(desk.obey(data)))
+    assert told.get("slots", []) == posted
+    assert ("error" in told) != ("slots" in told)
+    assert set(posted) <= {"ns/s"}
+
+
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
-    one.__name__: one for one in (frame, manifest, identity, hello, stream, probes, completion, chat)
+    one.__name__: one
+    for one in (frame, manifest, identity, hello, stream, probes, completion, chat, page, answer, control)
 }
 CORPUS: Final = os.path.join(os.path.dirname(__file__), "corpus")  # noqa: PTH118, PTH120 - atheris wants text

@@ -30,7 +30,7 @@ def test_the_corpus_is_read_or_refused_in_order(name: str) -> None:
 def test_a_short_search_finds_nothing(name: str, tmp_path: Path) -> None:
     new = tmp_path / "new"
     new.mkdir()
-    rooms = os.pathsep.join(str(ROOT / room) for room in ("api", "operator", "nodeagent", "engine", "."))
+    rooms = os.pathsep.join(str(ROOT / room) for room in ("api", "operator", "nodeagent", "engine", "bench", "."))
     flags = (f"-max_total_time={SECONDS}", "-max_len=4096", f"-artifact_prefix={tmp_path}/")
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.run", name, *flags],

@@ -82,8 +82,13 @@ def test_tokens_of_a_prefix_cache() -> None:
         ([(11.0, usage(1))], "without a token"),
         ([(11.0, text("a"))], "include_usage"),
         ([(11.0, b"{")], "no JSON"),
+        ([(11.0, b"[" * 20_000)], "no JSON"),
+        ([(11.0, {"choices": [7]})], "`choices` is no list"),
+        ([(11.0, text("a")), (12.0, {"usage": [1]})], "`usage` is no JSON object"),
+        ([(11.0, {"choices": [{"delta": "a"}]})], "`delta` is no JSON object"),
+        ([(11.0, text("a")), (12.0, {"usage": {"completion_tokens": "1"}})], "include_usage"),
     ],
-    ids=["an error", "no token", "no number of tokens", "no JSON"],
+    ids=["an error", "no token", "no number", "no JSON", "too deep", "choices", "usage", "delta", "number in quotes"],
 )
 def test_what_is_no_answer_is_the_endpoints_failure(events: list[tuple[float, Any]], said: str) -> None:
     with pytest.raises(EndpointFailed, match=said):

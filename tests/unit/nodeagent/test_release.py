@@ -68,8 +68,22 @@ def test_a_released_slot_drains_drops_and_starts_nothing_until_undone() -> None:
         (b'{"slots": ["a/x"], "on": true}', NO_REQUEST, []),
         (b"[]", NO_REQUEST, []),
         (b"", NO_REQUEST, []),
+        (b"[" * 20_000, NO_REQUEST, []),
     ],
-    ids=["all", "one", "GPU", "GPUs", "no GPU", "unknown", "no names", "no list", "half", "no object", "nothing"],
+    ids=[
+        "all",
+        "one",
+        "GPU",
+        "GPUs",
+        "no GPU",
+        "unknown",
+        "no names",
+        "no list",
+        "half",
+        "no object",
+        "nothing",
+        "deep",
+    ],
 )
 def test_the_socket_obeys_or_says_what_is_wrong(
     tmp_path: Path, line: bytes, answer: dict[str, Any], posted: list[Any]

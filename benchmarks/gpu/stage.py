@@ -40,6 +40,8 @@ class Stage:
         if pair is None or pair.slot is None or not self.lab.alive(pair.pod):
             pair = parity.ours_alone(self.lab, self.report, self.model, mode, patience=self.args.patience)
             self.pairs[mode] = pair
+        elif pair.slot is not None:  # the part before may have killed its server
+            pair.slot.serves(pair.pod, self.args.patience)
         return pair
 
     def drop_stock(self) -> None:

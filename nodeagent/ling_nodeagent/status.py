@@ -88,7 +88,13 @@ def _message(slot: Slot) -> str:
         return f"{choose.CRASH_LOOP}: {loops[0].pod}: {loops[0].deaths} servers in a row died without a first token"
     if slot.released:
         return "released by hand: nothing starts until `ling-nodeagent release --undo`"
-    return slot.message
+    return slot.message or _filled(slot)
+
+
+def _filled(slot: Slot) -> str:
+    """How far the fill is that has come least far; "" while nothing is filled."""
+    filling = [held.progress for held in slot.sets.values() if held.state is SetState.FILLING]
+    return f"{min(filling):.0%} filled" if filling else ""
 
 
 def _engine(each: Launcher) -> Status:
@@ -151,12 +157,11 @@ def conditions(
 
 def _weights_held(slot: Slot) -> tuple[bool, str, str]:
     sealed = [held for held in slot.sets.values() if held.state is SetState.SEALED]
-    filling = [held for held in slot.sets.values() if held.state is SetState.FILLING]
     if sealed:
         copies = min(len(held.holders | {AGENT}) for held in sealed)
         return True, "Sealed", f"{len(sealed)} sealed weight sets, each held by at least {copies} processes"
-    if filling:
-        return False, "Filling", f"{min(held.progress for held in filling):.0%} filled"
+    if filled := _filled(slot):
+        return False, "Filling", filled
     return False, "NothingHeld", "no weight set is held"
 
 

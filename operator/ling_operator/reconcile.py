@@ -20,6 +20,7 @@ from ling_operator.observe import observe
 from ling_operator.plan import plan
 from ling_operator.refusals import refusal, refuses, together
 from ling_operator.rollout import COMPLETE
+from ling_operator.stage import but_fills
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,13 +52,15 @@ def _transition(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 def _but_figures(one: dict[str, Any]) -> dict[str, Any]:
-    """SLOMet says its figures in its message, so of it only what it says of them counts."""
+    """SLOMet says its figures in its message, so of it only what it says of them counts; nor does how far a fill is."""
 
-    def said(condition: dict[str, Any]) -> dict[str, Any]:
-        return {**condition, "message": ""} if condition["type"] == names.SLO_MET else condition
+    def said(of: dict[str, Any]) -> dict[str, Any]:
+        message = "" if of.get("type") == names.SLO_MET else but_fills(of.get("message", ""))
+        return {**of, "message": message}
 
-    rest = {key: value for key, value in one.items() if key != "performance"}
-    return rest | {"conditions": [said(each) for each in one.get("conditions") or ()]}
+    rest = {key: but_fills(value) if isinstance(value, str) else value for key, value in one.items()}
+    rest.pop("performance", None)
+    return rest | {key: [said(each) for each in one.get(key) or ()] for key in ("conditions", "slots")}
 
 
 class Reconciler:

@@ -12,6 +12,7 @@ from ling_api.slotstatus import Condition
 from ling_operator.refusals import to_status
 from ling_operator.rollout import COMPLETE
 from ling_operator.speed import slo_met, suspicions
+from ling_operator.stage import stages
 from ling_operator.verdicts import Verdict, gpu_allocated, standby_ready
 from ling_operator.views import rfc3339
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ling_operator.views import Observed
 
 BRIEF: Final = 50  # characters of the message in a column: 160 are all that a terminal has
+ON_THE_WAY: Final = ("Starting", "Updating")  # reasons of Progressing under which slots get a revision
 CRASH_LOOP_DEATHS: Final = 5  # server deaths without a first token, as the agent counts them
 
 
@@ -44,6 +46,8 @@ def _ready(observed: Observed, slots: Sequence[SlotFacts]) -> Verdict:
 def _progressing(observed: Observed, plan: Plan) -> Verdict:
     """How the rollout stands; with what is said of slots that find no room."""
     kind, true, reason, message = _rolling(observed, plan.rollout)
+    step = stages(plan.facts, plan.rollout.wanted) if plan.rollout is not None and reason in ON_THE_WAY else ""
+    message = f"{step}; {message}" if step else message
     said = plan.placement.said if plan.placement is not None else ""
     return kind, true, reason, f"{message}; {said}" if said and true else message
 

@@ -1,4 +1,7 @@
-"""The events that a change of status is worth. Pure. A condition that keeps its status and reason is worth none."""
+"""The events that a change of status is worth. Pure.
+
+A condition that keeps its status and reason is worth none, but for the steps of a rollout.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ling_api import names
 from ling_api.slotstatus import Condition
 from ling_operator.rollout import COMPLETE, GIVEN_UP
+from ling_operator.stage import but_fills
 from ling_operator.views import rfc3339
 
 if TYPE_CHECKING:
@@ -38,7 +42,8 @@ _WARNS: Final = frozenset({names.READY})
 def _of_condition(new: Condition, old: Condition | None) -> Event | None:
     if new.type == names.PROGRESSING:
         if old is not None and old.reason == new.reason:
-            return None
+            news = new.reason == "Updating" and but_fills(old.message) != but_fills(new.message)
+            return Event(reason="RolloutStep", message=new.message) if news else None
         if new.reason in GIVEN_UP or new.reason == "InvalidSpec":
             return Event(reason=new.reason, message=new.message, warning=True)
         scaled = old is not None and old.reason == "Scaling"

@@ -131,13 +131,32 @@ def until_nobody_serves(world: World) -> None:
     raise AssertionError("no swap has begun")
 
 
-def test_a_swap_stops_the_old_server_for_the_new_one() -> None:
+def test_a_swap_stops_the_old_server_for_the_new_one_and_its_steps_are_told() -> None:
     world = tight()
     world.kube.put_deployment("tiny", spec(image="good:1"))
     until_nobody_serves(world)
     world.settle()
     as_wanted(world, 1)
     assert world.engine_images() == {"good:1"}
+    told = [one["message"].split(";")[0] for one in world.kube.of_kind("Event") if one["reason"] == "RolloutStep"]
+    assert "tiny-0: the new engine takes over (swap: requests wait)" in told
+    assert len(told) == len(set(told))
+
+
+def test_how_far_a_fill_is_is_told_now_and_then() -> None:
+    world = World()
+    world.kube.put_deployment("tiny", spec(image="hanging:1", rollout={"progressDeadlineSeconds": 900}))
+    world.settle()
+    (slot,) = world.kube.of_kind("LingSlot")
+    seen, writes = set(), world.kube.writes
+    for number in range(1, 61):  # a minute
+        slot["status"]["message"] = f"{number}% filled"
+        world.kube.now += 1
+        world.look()
+        seen.add(world.status()["message"])
+    assert "tiny-0: 60% filled" in seen or "tiny-0: 46% filled" in seen, seen
+    assert 4 <= world.kube.writes - writes <= 6
+    assert world.condition("Ready") == ("False", "NotServing")
 
 
 def test_a_swap_to_a_server_that_hangs_ends_with_the_deadline() -> None:

@@ -53,6 +53,18 @@ def test_a_serving_slot() -> None:
     }
 
 
+def test_how_far_a_fill_is_stands_in_the_message_of_the_slot() -> None:
+    mind = Mind()
+    mind.keeper()
+    mind.engine("one", plan=10)
+    mind.fork("one", "s1")
+    mind.attach("one", "s1")
+    mind.says("one", "s1", Phase.FILLING, progress=0.454)
+    seen = status(mind)
+    assert seen["message"] == "45% filled"
+    assert condition(seen, "WeightsHeld")["message"] == "45% filled"
+
+
 def on(kind: str, capability: str) -> Wanted:
     identity = Identity.of("target", {"device": {"type": kind, "capability": capability}})
     return replace(A, identity=identity.to_bytes())

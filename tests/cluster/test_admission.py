@@ -37,7 +37,13 @@ class Person:
     node: str = ""
 
     def ask(self, method: str, path: str, body: Object | None = None, kind: str = "json") -> tuple[int, Object]:
-        """Status and body of the API server's answer."""
+        """Status and body of the API server's answer; asked again while it is too busy to give one (429)."""
+        deadline = time.monotonic() + 120
+        while (said := self._once(method, path, body, kind))[0] == 429 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return said
+
+    def _once(self, method: str, path: str, body: Object | None, kind: str) -> tuple[int, Object]:
         headers = {"Authorization": f"Bearer {apiserver.TOKEN}", "Content-Type": f"application/{kind}"}
         headers |= {"Impersonate-User": self.user, "Impersonate-Group": "system:masters"}
         if self.node:

@@ -142,7 +142,7 @@ def die(_code: int) -> None:
     raise Death
 
 
-async def wait_until(what: str, true: Callable[[], bool], life: Life, seconds: float = 240) -> None:
+async def wait_until(what: str, true: Callable[[], bool], life: Life, seconds: float = 480) -> None:
     """Let the operator live until it has nothing to do and it is true."""
     deadline = time.monotonic() + seconds
     while await life.look() or not await asyncio.to_thread(true):
@@ -175,7 +175,7 @@ class Life:
             if await self.reconciler.reconcile(self.key) == 0.0:
                 return True
         except kubes.ApiError as error:
-            if not (isinstance(error, kubes.Conflict | kubes.Missing) or error.status == 0 or error.status >= 500):
+            if error.status not in (0, 404, 409, 429) and error.status < 500:
                 raise  # what the process, too, tries again later is no failure
         await asyncio.sleep(0.3)
         return False

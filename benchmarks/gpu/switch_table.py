@@ -145,7 +145,7 @@ def added(call: Call, trials: Sequence[Trial], name: str) -> Call:
 
 
 def plainer(call: Call) -> Call:
-    """A call where FlashAttention 3, which SGLang takes by default on Hopper, is not installed."""
+    """A call where SGLang's default attention does not run (on Hopper FlashAttention 3, a library of its own)."""
     return added(call, [Trial(name="", argv=("--attention-backend", "triton"))], call.name)
 
 

@@ -74,10 +74,11 @@ def one_wave(stage: Stage, mode: str, calls: list[Call]) -> list[Any]:
     engines = started(stage, mode, calls)
     try:
         if calls[0].name not in engines:
-            again = [one for one in calls if one.name not in engines]
-            if "FA3" in stage.lab.log(named(mode, calls[0])):
-                again = [switch_table.plainer(one) for one in again if "--attention-backend" not in one.argv]
-                stage.report.row(f"{mode} cookbook: does not run as it is", "compared on Triton's attention")
+            again = [switch_table.plainer(one) for one in calls if "--attention-backend" not in one.argv]
+            for one in again:  # all on the same attention, those that did start too
+                if one.name in engines:
+                    engines.pop(one.name).stop()
+            stage.report.row(f"{mode} cookbook: does not run as it is", "compared on Triton's attention")
             engines |= started(stage, mode, again)
         if calls[0].name not in engines:
             raise Failed("the cookbook's call does not start: nothing to compare with")
@@ -87,17 +88,13 @@ def one_wave(stage: Stage, mode: str, calls: list[Call]) -> list[Any]:
             engine.stop()
 
 
-def named(mode: str, call: Call) -> str:
-    """Of an engine's process and log."""
-    return "switch-" + "".join(c if c.isalnum() else "-" for c in f"{mode}-{call.name}".lower())
-
-
 def started(stage: Stage, mode: str, calls: list[Call]) -> dict[str, Stock]:
     """Those that start, each stopped (SIGSTOP) when it has answered once. No engine is left where time ends."""
     made: list[Stock] = []
 
     def start(one: Call) -> tuple[str, Stock] | None:
-        engine = Stock(stage.lab, named(mode, one), stage.model, mode, argv=one.argv, env=one.env)
+        name = "switch-" + "".join(c if c.isalnum() else "-" for c in f"{mode}-{one.name}".lower())
+        engine = Stock(stage.lab, name, stage.model, mode, argv=one.argv, env=one.env)
         made.append(engine)
         try:
             engine.ready(stage.args.patience)

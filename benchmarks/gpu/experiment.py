@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "nodeagent", "bench", "")]
 
-from benchmarks.gpu import endurance, equality, pods, smoke, switches, tempo  # noqa: E402
+from benchmarks.gpu import endurance, equality, pods, published, smoke, switches, tempo  # noqa: E402
 from benchmarks.gpu.asking import OutOfTime  # noqa: E402
 from benchmarks.gpu.lab import MODES, SAFE, Lab, gpu_mib  # noqa: E402
 from benchmarks.gpu.report import Report  # noqa: E402
@@ -35,6 +35,7 @@ PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
     "newpod": (pods.new_pod, 200), "others": (equality.others, 260), "driver": (tempo.driver, 120),
     "wide": (equality.wide, 400),
     "switches": (switches.switches, 900), "profile": (switches.profile, 200),
+    "bench": (published.bench, 240),
 }  # fmt: skip
 
 

@@ -25,22 +25,24 @@ if TYPE_CHECKING:
     from .lab import Lab
 
 
-def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1) -> ModelSettings:
+def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1, context: int = CONTEXT) -> ModelSettings:
     decoding = {
         "None": Decoding(),
         "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=6),
         "DSPARK": Decoding(algorithm="DSPARK", num_steps=1, draft=str(model / "dspark")),
     }[mode]
     return ModelSettings(
-        path=model, revision="", context_length=CONTEXT, max_queue=64, served_name="ling", decoding=decoding,
+        path=model, revision="", context_length=context, max_queue=64, served_name="ling", decoding=decoding,
         concurrency=1, weight_cache=policy, tp=tp,
     )  # fmt: skip
 
 
-def call(lab: Lab, model: Path, mode: str) -> Arguments:
-    """How our recipe calls SGLang."""
+def call(lab: Lab, model: Path, mode: str, context: int = CONTEXT) -> Arguments:
+    """How our recipe calls SGLang; `context`: tokens of a request."""
     capability = None if lab.cpu else (9, 0)
-    return describe.command(settings(model, mode, tp=lab.tp), describe.Device(capability=capability))[1]
+    return describe.command(settings(model, mode, tp=lab.tp, context=context), describe.Device(capability=capability))[
+        1
+    ]
 
 
 class Stock:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .asking import Failed
@@ -65,6 +66,7 @@ def deaths(stage: Stage) -> None:
             report.row(f"filler killed at {step}: another comes", last, "a new server", True)
     slot.serves(pod, stage.args.patience)
     wanted = slot.ask(prompts()[0], 32).tokens
+    without_cuda(stage)
     for who in ("server", "rank", "launcher", "agent", "keeper", "keeper and server", "agent and server"):
         with report.part(f"death of {who}"):
             began = time.monotonic()
@@ -79,6 +81,13 @@ def deaths(stage: Stage) -> None:
             value = f"{answer.times[0] - began:.2f} s to a token"
             report.row(f"death of {who}: attached again, same answer", value, "yes", ok, phases=phases)
     lab.stop(pod)
+
+
+def without_cuda(stage: Stage) -> None:
+    """Agent and keeper hold descriptors of the GPU's memory, and nothing else of it: no CUDA library, so no context."""
+    holders = {name: one.pid for name, one in stage.lab.processes.items() if name == "agent" or "keeper" in name}
+    found = [name for name, pid in holders.items() if "libcuda" in Path(f"/proc/{pid}/maps").read_text()]
+    stage.report.row("agent and keeper: those with a CUDA library", found or 0, "0", not found, holders=list(holders))
 
 
 def dies_at(lab: Lab, slot: Slot, pod: str, step: str, last: str) -> str:

@@ -93,6 +93,9 @@ class EngineStatus(Plain):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     accept_length: float | None = None
+    draft_tokens: int = 0
+    samples: int = 0
+    window_seconds: float = 0.0
     last_exit: str | None = None
 
 

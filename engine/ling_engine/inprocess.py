@@ -11,6 +11,7 @@ from ling_api.memory.memfd import MemfdMemory
 from . import attach, paths
 from .body import Body
 from .cohort import Attached, Cohort
+from .runtime import DraftingModel
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -54,7 +55,9 @@ class InProcess(Body):
             room.start(asyncio.to_thread(attach.check_rest, one, self._ending, room.turns))
 
     async def warm_up(self) -> None:
-        await self._room.thread.run(self._served.warm_up)
+        served = self._served
+        await self._room.thread.run(served.warm_up)
+        self._room.metrics.draft_tokens = served.draft_tokens if isinstance(served, DraftingModel) else 0
 
     async def prove(self) -> None:
         await self._room.thread.run(self._served.prove)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _METRICS_PATIENCE_S = 1.0
 _FIELDS = (
     "in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length",
-    "patience_ms", "proofs", "proof_every_ms", "arrivals",
+    "patience_ms", "proofs", "proof_every_ms", "arrivals", "draft_tokens", "samples", "window_seconds",
 )  # fmt: skip
 
 

@@ -46,7 +46,9 @@ class ServerMetrics:
         )
         self._recent_ttft: deque[float] = deque(maxlen=_WINDOW)
         self._recent_tpot: deque[float] = deque(maxlen=_WINDOW)
+        self._recent_ends: deque[float] = deque(maxlen=_WINDOW)  # when the last token of each was there
         self._recent_rounds: deque[tuple[int, int]] = deque(maxlen=_WINDOW)  # tokens, rounds that gave them
+        self.draft_tokens = 0  # rows that the target verifies a round; 0 = no speculation, or not known
         self.in_flight = 0
         self.requests = 0
         self.output_tokens = 0
@@ -93,6 +95,7 @@ class ServerMetrics:
             self._longest = max(self._longest, record.prompt_bytes)
             self._ttft.observe(record.ttft)
             self._recent_ttft.append(record.ttft)
+            self._recent_ends.append(record.last)
             if record.prompt_bytes:
                 self._recent_reading.append(record.reading / record.prompt_bytes)
         if record.tpot is not None:
@@ -127,6 +130,9 @@ class ServerMetrics:
             "proofs": self.proofs,
             "proof_every_ms": round(self.proof_every * 1000),
             "arrivals": self.arrivals,
+            "draft_tokens": self.draft_tokens,
+            "samples": len(self._recent_ends),
+            "window_seconds": round(max(self._recent_ends) - min(self._recent_ends), 3) if self._recent_ends else 0.0,
         }
 
     def _patience(self) -> float:

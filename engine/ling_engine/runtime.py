@@ -126,6 +126,14 @@ class ServedModel(Protocol):
         """The OpenAI-compatible application; it calls ling_engine.requests hooks for tokens and queue length."""
 
 
+@runtime_checkable
+class DraftingModel(ServedModel, Protocol):
+    """A model that may decode speculatively."""
+
+    draft_tokens: int
+    """Rows that the target verifies a round, the most tokens that a round gives; 0 = it decodes plainly."""
+
+
 class Runtime(Protocol):
     """A way to run the model."""
 

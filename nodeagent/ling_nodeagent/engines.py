@@ -182,7 +182,8 @@ def event_of(stream: int, message: pb.LauncherMessage) -> events.Event | None:
                     tpot_ms=_number(seen.mean_tpot_ms), ttft_ms=_number(seen.mean_ttft_ms), failed=seen.failed,
                     accept_length=_number(seen.mean_accept_length), proofs=seen.proofs,
                     patience_ms=_number(seen.patience_ms), proof_every_ms=_number(seen.proof_every_ms),
-                    arrivals=seen.arrivals,
+                    arrivals=seen.arrivals, draft_tokens=seen.draft_tokens, samples=seen.samples,
+                    window_seconds=_number(seen.window_seconds),
                 ),
             )  # fmt: skip
     return None

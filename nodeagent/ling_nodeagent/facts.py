@@ -146,6 +146,9 @@ class Performance:
     proof_every_ms: float = 0.0  # 0: it gives none
     failed: int = 0
     arrivals: int = 0  # connections that it accepted and on which a generation was asked for
+    draft_tokens: int = 0  # rows that are verified a round; 0: none, or not known
+    samples: int = 0  # recent requests that the means are of
+    window_seconds: float = 0.0  # in which they ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 type Status = Mapping[str, Any]
 
 PROGRESS, COUNTERS = 0.2, 10.0  # seconds after the last write
-COUNTER_KEYS = frozenset({"requests", "inFlight", "ttftMs", "tpotMs", "acceptLength"})
+COUNTER_KEYS = frozenset({"requests", "inFlight", "ttftMs", "tpotMs", "acceptLength", "samples", "windowSeconds"})
 PROGRESS_KEYS = COUNTER_KEYS | {"progress", "phases", "message", "holders", "bytes", "lastTransitionTime"}
 
 

@@ -116,6 +116,10 @@ def _engine(each: Launcher) -> Status:
     }
     if seen.accept_length:
         out["acceptLength"] = round(seen.accept_length, 3)
+    if seen.samples:
+        out |= {"samples": seen.samples, "windowSeconds": round(seen.window_seconds, 3)}
+    if seen.draft_tokens:
+        out["draftTokens"] = seen.draft_tokens
     if each.last_exit is not None:
         out["lastExit"] = str(each.last_exit)
     return out

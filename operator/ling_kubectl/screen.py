@@ -60,12 +60,15 @@ def _head(seen: Seen) -> list[str]:
     current, wanted = status.get("currentRevision") or "-", status.get("updateRevision") or "-"
     revision = current if current == wanted else f"{current} -> {wanted}"
     told = status.get("performance") or {}
+    rate = f" ({told['tokensPerSecond']:.0f} tok/s)" if told.get("tokensPerSecond") else ""
     speed = [
-        f"TPOT {figure(told.get('tpotMs'), ' ms')}",
+        f"TPOT {figure(told.get('tpotMs'), ' ms')}{rate}",
         f"TTFT {figure(told.get('ttftMs'), ' ms', 1)}",
         f"accept length {figure(told.get('acceptLength'))}",
         f"{told.get('requests', 0)} requests",
     ]
+    if told.get("samples"):
+        speed.append(f"means of the last {told['samples']}, over {span(told.get('windowSeconds', 0))}")
     return [
         f"{seen.namespace}/{seen.name}: {state}, {message}",
         f"  revision {revision}, serving {status.get('serving') or '-'}, made {span(seen.now - made)} ago",

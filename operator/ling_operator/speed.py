@@ -23,20 +23,27 @@ NEAR: Final = 0.005  # this close to an end is at it: figures are rounded
 NEXTN_STEPS: Final = 5  # drafts of a round where nothing is stated
 
 
-def ceiling(decoding: Decoding) -> float | None:
-    """The longest accept length that is possible; None where it is not known or nothing is drafted."""
+def ceiling(decoding: Decoding, verified: int = 0) -> float | None:
+    """The longest accept length that is possible; None where it is not known or nothing is drafted.
+
+    `verified`: rows that the target verifies a round, by the engine's own word, who has read the draft; 0: not told.
+    """
     if decoding.algorithm == "None":
         return None
+    if verified:
+        return float(verified)
     if decoding.num_draft_tokens:
         return float(decoding.num_draft_tokens)
     return float((decoding.num_steps or NEXTN_STEPS) + 1) if decoding.algorithm == "NEXTN" else None
 
 
-def suspicion(decoding: Decoding, accept_length: float | None, requests: int) -> tuple[str, str] | None:
+def suspicion(
+    decoding: Decoding, accept_length: float | None, requests: int, verified: int = 0
+) -> tuple[str, str] | None:
     """Reason and sentence, None when nothing is suspicious or too little is known."""
     if decoding.algorithm == "None" or not accept_length or requests < WINDOW:
         return None
-    most = ceiling(decoding)
+    most = ceiling(decoding, verified)
     if accept_length <= 1 + NEAR:
         return "AcceptLengthAtOne", f"no draft is ever accepted (accept length {accept_length:.2f})"
     if most is not None and accept_length >= most - NEAR:
@@ -51,7 +58,7 @@ def suspicions(facts: Sequence[SlotFacts], parts: Mapping[str, Decoding]) -> Ite
         said = one.reported(one.active) if one.active is not None else None
         if said is None or said.revision not in parts:
             continue
-        found = suspicion(parts[said.revision], said.accept_length, said.requests)
+        found = suspicion(parts[said.revision], said.accept_length, said.requests, said.draft_tokens)
         if found is not None:
             yield found[0], f"{said.pod}: {found[1]}; see the runbook LingOutputSuspect"
 

@@ -174,7 +174,12 @@ def _performance(facts: Sequence[SlotFacts]) -> dict[str, Any]:
         return {}
     figures = {"ttftMs": "ttft_ms", "tpotMs": "tpot_ms", "acceptLength": "accept_length"}
     means = {key: _mean([(getattr(one, name), one.requests) for one in measured]) for key, name in figures.items()}
-    return {"requests": requests, **{key: round(mean, 3) for key, mean in means.items() if mean is not None}}
+    told: dict[str, Any] = {key: round(mean, 3) for key, mean in means.items() if mean is not None}
+    if means["tpotMs"]:
+        told["tokensPerSecond"] = round(1000 / means["tpotMs"], 1)
+    if samples := sum(one.samples for one in measured):
+        told |= {"samples": samples, "windowSeconds": max(one.window_seconds for one in measured)}
+    return {"requests": requests, **told}
 
 
 def _mean(weighed: Sequence[tuple[float | None, int]]) -> float | None:

@@ -245,7 +245,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Performance(_message.Message):
-    __slots__ = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length", "patience_ms", "proofs", "proof_every_ms", "arrivals")
+    __slots__ = ("in_flight", "requests", "output_tokens", "mean_tpot_ms", "mean_ttft_ms", "failed", "mean_accept_length", "patience_ms", "proofs", "proof_every_ms", "arrivals", "draft_tokens", "samples", "window_seconds")
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,9 @@ class Performance(_message.Message):
     PROOFS_FIELD_NUMBER: _ClassVar[int]
     PROOF_EVERY_MS_FIELD_NUMBER: _ClassVar[int]
     ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SECONDS_FIELD_NUMBER: _ClassVar[int]
     in_flight: int
     requests: int
     output_tokens: int
@@ -268,7 +271,10 @@ class Performance(_message.Message):
     proofs: int
     proof_every_ms: float
     arrivals: int
-    def __init__(self, in_flight: _Optional[int] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., mean_tpot_ms: _Optional[float] = ..., mean_ttft_ms: _Optional[float] = ..., failed: _Optional[int] = ..., mean_accept_length: _Optional[float] = ..., patience_ms: _Optional[float] = ..., proofs: _Optional[int] = ..., proof_every_ms: _Optional[float] = ..., arrivals: _Optional[int] = ...) -> None: ...
+    draft_tokens: int
+    samples: int
+    window_seconds: float
+    def __init__(self, in_flight: _Optional[int] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., mean_tpot_ms: _Optional[float] = ..., mean_ttft_ms: _Optional[float] = ..., failed: _Optional[int] = ..., mean_accept_length: _Optional[float] = ..., patience_ms: _Optional[float] = ..., proofs: _Optional[int] = ..., proof_every_ms: _Optional[float] = ..., arrivals: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., samples: _Optional[int] = ..., window_seconds: _Optional[float] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("term", "recovering")

@@ -36,6 +36,7 @@ class ReferenceModel(ServedModel):
         size = sum(parameter.nbytes for one in parts.sets for parameter in one.module.parameters())
         torch.set_num_threads(1 if size < _SMALL else min(_THREADS, len(os.sched_getaffinity(0))))
         self.twins: List[WeightTwin] = parts.sets
+        self.draft_tokens = parts.window + 1 if parts.window else 0
         # A round writes its whole window behind the last token, also where less is still wanted.
         sequence = Sequence.allocate(c, settings.context_length + parts.window)
         self._generations = Generations(Decoder(parts.target, sequence, parts.make_draft()), settings.max_queue)

@@ -35,6 +35,7 @@ class Arguments:
     env: dict[str, str]
     plan: MemoryPlan
     weights: dict[str, int]  # bytes by role
+    draft_tokens: int = 0  # rows that the target verifies a round; 0 without speculation
 
 
 def command_line(wishes: Wishes, shape: Shape, family: Family, tables: moe.Tables = NO_TABLES) -> Arguments:
@@ -61,7 +62,8 @@ def command_line(wishes: Wishes, shape: Shape, family: Family, tables: moe.Table
         argv += ["--json-model-override-args", json.dumps({"router_dtype": wishes.router_dtype})]
     argv += extras.checked(wishes.extra_args)
     tuned = {} if family is Family.CPU else moe.variables(tables, moe.layers(shape, wishes.tp))
-    return Arguments(argv=tuple(argv), env=recipe.env | tuned, plan=plan, weights=weights)
+    env = recipe.env | tuned
+    return Arguments(argv=tuple(argv), env=env, plan=plan, weights=weights, draft_tokens=load.draft_tokens)
 
 
 def roles(algorithm: str) -> tuple[str, ...]:

@@ -87,6 +87,7 @@ class Hosted(Body):
         random.seed()  # the zygote's state is every server's; SGLang picks ports with it
         wanted, called = describe.command(self._settings, self._here)
         self._roles = arguments.roles(wanted.algorithm)
+        self._room.metrics.draft_tokens = called.draft_tokens
         argv = [one for one in called.argv if one != "--skip-server-warmup"]
         if not preload.has_tokenizer(self._settings.path):
             _log.warning("tokenizer=none model=%s only prompts of ids are understood", self._settings.path)

@@ -159,6 +159,19 @@ def test_the_accept_length_is_all_tokens_by_all_rounds(
     assert metrics.performance()["mean_accept_length"] == accept_length
 
 
+def test_what_the_means_are_of() -> None:
+    metrics = ServerMetrics()
+    assert (metrics.performance()["samples"], metrics.performance()["window_seconds"]) == (0, 0.0)
+    for number in range(300):
+        record = requests.RequestRecord(began=float(number), tokens=2)
+        record.first, record.last = number + 0.25, number + 0.5
+        metrics.began()
+        metrics.ended(record)
+    performance = metrics.performance()
+    assert (performance["requests"], performance["samples"]) == (300, 256), "the last ones"
+    assert performance["window_seconds"] == 255.0
+
+
 async def test_buckets_suit_a_fast_decoder() -> None:
     text = (await Call(answer).run()).metrics.text()
     for bucket in ("0.0002", "0.0008", "0.005"):

@@ -74,6 +74,15 @@ def test_a_chain_of_drafts() -> None:
     assert [flags[name] for name in names] == ["5", "1", "6"]
 
 
+@pytest.mark.parametrize(
+    ("one", "rows"),
+    [(wanted(), 0), (wanted(NEXTN), 6), (wanted(DSPARK), 9), (wanted(DSPARK, num_draft_tokens=5), 5)],
+    ids=["plain", "a chain and one", "the draft's block and one", "as asked"],
+)
+def test_how_many_rows_are_verified_is_known_from_the_draft(one: wishes.Wishes, rows: int) -> None:
+    assert arguments.command_line(one, SHAPE, Family.HOPPER).draft_tokens == rows
+
+
 @pytest.mark.parametrize(("tokens", "ring"), [(2, 4), (5, 16), (8, 16), (9, 32), (16, 32), (17, 64)])
 def test_the_replay_ring_is_a_power_of_two_and_twice_a_round(tokens: int, ring: int) -> None:
     assert recipes.replay_ring(tokens) == ring

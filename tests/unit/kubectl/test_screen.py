@@ -17,7 +17,15 @@ def whole() -> str:
     body = deployment(
         condition("Ready", "True", "Serving", "1 of 1 slots serve"),
         condition("Degraded", "True", "EngineHung", "tiny-0-e hung"),
-        performance={"tpotMs": 1.53, "ttftMs": 120.4, "acceptLength": 3.2, "requests": 120},
+        performance={
+            "tpotMs": 1.53,
+            "ttftMs": 120.4,
+            "acceptLength": 3.2,
+            "requests": 120,
+            "tokensPerSecond": 653.6,
+            "samples": 110,
+            "windowSeconds": 61.2,
+        },
     )
     own = slot(
         condition("Serving", "True", "Accepting", "tiny-0-e accepts", since=20),
@@ -36,7 +44,8 @@ def test_one_screen_has_it_all() -> None:
         "team/tiny: Ready, 1 of 1 slots serve",
         "revision aaaa1111, serving 1/1, made 60 min ago",
         "model host:///tiny, runtime Reference, decoding None",
-        "TPOT 1.53 ms, TTFT 120.4 ms, accept length 3.20, 120 requests",
+        "TPOT 1.53 ms (654 tok/s), TTFT 120.4 ms, accept length 3.20, 120 requests",
+        "means of the last 110, over 61 s",
         "!  Degraded",
         "SLOT tiny-0 on n1: serves, term 4",
         "GPUs GPU-00aa, GPU-00ab",

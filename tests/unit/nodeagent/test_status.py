@@ -105,6 +105,15 @@ def test_the_accept_length_is_told_by_engines_that_verify_drafts() -> None:
     assert "acceptLength" not in status(mind)["engines"][0]
     mind.post(events.Performed(stream=mind["one"].stream, performance=Performance(requests=2, accept_length=4.4567)))
     assert status(mind)["engines"][0]["acceptLength"] == 4.457
+    assert not {"samples", "windowSeconds", "draftTokens"} & status(mind)["engines"][0].keys(), "an older engine"
+
+
+def test_what_the_means_are_of_and_how_many_rows_are_verified_is_told() -> None:
+    mind, _ = serving()
+    seen = Performance(requests=300, samples=256, window_seconds=12.34567, draft_tokens=9)
+    mind.post(events.Performed(stream=mind["one"].stream, performance=seen))
+    (engine,) = status(mind)["engines"]
+    assert (engine["samples"], engine["windowSeconds"], engine["draftTokens"]) == (256, 12.346, 9)
 
 
 def test_transition_times_change_only_with_the_status() -> None:

@@ -68,16 +68,35 @@ SLOW = {"ttft_ms": 20.0, "tpot_ms": 3.0}
     ("engines", "performance"),
     [
         pytest.param([{}], None, id="nobody has measured"),
-        pytest.param([{"requests": 4, **SLOW}], {"requests": 4, "ttftMs": 20.0, "tpotMs": 3.0}, id="plain decoding"),
+        pytest.param(
+            [{"requests": 4, **SLOW}],
+            {"requests": 4, "ttftMs": 20.0, "tpotMs": 3.0, "tokensPerSecond": 333.3},
+            id="plain decoding",
+        ),
         pytest.param(
             [{"requests": 3, **FAST}, {"requests": 1, "ttft_ms": 30.0, "tpot_ms": 5.0, "accept_length": 3.0}],
-            {"requests": 4, "ttftMs": 15.0, "tpotMs": 2.0, "acceptLength": 4.5},
+            {"requests": 4, "ttftMs": 15.0, "tpotMs": 2.0, "acceptLength": 4.5, "tokensPerSecond": 500.0},
             id="weighed by requests",
         ),
         pytest.param(
             [{"requests": 1, **FAST}, {"requests": 3, **SLOW}],
-            {"requests": 4, "ttftMs": 17.5, "tpotMs": 2.5, "acceptLength": 5.0},
+            {"requests": 4, "ttftMs": 17.5, "tpotMs": 2.5, "acceptLength": 5.0, "tokensPerSecond": 400.0},
             id="in the middle of a roll, only one verifies",
+        ),
+        pytest.param(
+            [
+                {"requests": 900, "samples": 256, "window_seconds": 40.5, **SLOW},
+                {"requests": 9, "samples": 9, "window_seconds": 71.25, **SLOW},
+            ],
+            {
+                "requests": 909,
+                "ttftMs": 20.0,
+                "tpotMs": 3.0,
+                "tokensPerSecond": 333.3,
+                "samples": 265,
+                "windowSeconds": 71.25,
+            },
+            id="what the means are of",
         ),
     ],
 )

@@ -28,6 +28,24 @@ def test_the_longest_accept_length(decoding: Decoding, most: float | None) -> No
 
 
 @pytest.mark.parametrize(
+    ("decoding", "told", "length", "reason"),
+    [
+        (DSPARK, 9, 9.0, "AcceptLengthAtCeiling"),
+        (DSPARK, 9, 8.9, None),
+        (DSPARK, 0, 9.0, None),
+        (STATED, 5, 5.0, "AcceptLengthAtCeiling"),
+        (PLAIN, 9, 9.0, None),
+    ],
+    ids=["the draft's own block", "below it", "an engine that does not say", "its word counts", "plain"],
+)
+def test_the_engine_says_how_many_rows_it_verifies(
+    decoding: Decoding, told: int, length: float, reason: str | None
+) -> None:
+    found = suspicion(decoding, length, WINDOW, told)
+    assert (found and found[0]) == reason
+
+
+@pytest.mark.parametrize(
     ("decoding", "length", "requests", "reason"),
     [
         (NEXTN, 3.2, 1000, None),

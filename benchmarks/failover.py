@@ -6,6 +6,7 @@ needs long to tear the dead process's memory down: how long is told too (`died`)
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import select
@@ -94,6 +95,16 @@ def run(runs: int, preset: str) -> list[Figure]:
     return figures
 
 
-if __name__ == "__main__":
-    for figure in run(int(sys.argv[2]) if len(sys.argv) > 2 else 5, sys.argv[1] if len(sys.argv) > 1 else "tiny"):
+def main(argv: list[str]) -> int:
+    """Prints one line a figure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.failover", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("preset", nargs="?", default="tiny", help="of the random checkpoint (%(default)s)")
+    parser.add_argument("runs", nargs="?", type=int, default=5, help="failovers of each kind (%(default)s)")
+    flags = parser.parse_args(argv)
+    for figure in run(flags.runs, flags.preset):
         print(figure.line(), [round(each, 1) for each in figure.samples])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

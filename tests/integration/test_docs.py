@@ -49,7 +49,7 @@ def complaint(words: list[str]) -> str:
         code, text = said("make", "-n", *rest)
         return text if code else ""
     if program == "python":
-        return "" if rest[0] == "-m" and importlib.util.find_spec(rest[1]) else "there is no such module"
+        return of_module(rest[1], rest[2:]) if rest[0] == "-m" else "write python -m MODULE"
     return of_ours(program, rest) if program in pages.OURS else ""
 
 
@@ -62,13 +62,26 @@ def of_kubectl_ling(words: list[str]) -> str:
     return ""
 
 
+def of_module(name: str, words: list[str]) -> str:
+    """A benchmark has every flag; of other modules only whether they exist."""
+    if importlib.util.find_spec(name) is None:
+        return "there is no such module"
+    return lacks(words, sys.executable, "-m", name) if name.startswith("benchmarks.") else ""
+
+
+def lacks(words: list[str], *command: str) -> str:
+    """The flags among `words` that a command's help does not name, or why it has no help; "" when all is well."""
+    code, text = said(*command, "--help")
+    flags = [found[1] for word in words if (found := re.fullmatch(r"\[?(--[a-z][a-z-]*)(=\S*)?\]?", word))]
+    lacking = [flag for flag in flags if flag not in text]
+    return str(lacking or text) if code or lacking else ""
+
+
 def of_ours(program: str, words: list[str]) -> str:
     """Each of its verbs has every flag."""
     for verb in words[0].split("|"):
-        code, text = said(str(Path(sys.executable).parent / program), verb, "--help")
-        lacking = [word for word in words if re.match(r"--[a-z]", word) and word.split("=")[0] not in text]
-        if code or lacking:
-            return f"{verb}: {lacking or text}"
+        if why := lacks(words, str(Path(sys.executable).parent / program), verb):
+            return f"{verb}: {why}"
     return ""
 
 
@@ -98,7 +111,9 @@ def shown(text: str) -> list[list[str]]:
 
 def test_commands_behind_four_spaces_are_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# So\n    make cluster-up\n\n- a point\n    make of it what you will\n\n    A=1\n    kubectl drain n\n")
+    page.write_text(
+        "# So\n    make cluster-up\n\n- a point\n    make of it what you will\n\n    A=1\n    kubectl drain n\n"
+    )
     assert [shown(text) for text in pages.indented(page)] == [[["make", "cluster-up"]], [["kubectl", "drain", "n"]]]
 
 
@@ -111,10 +126,11 @@ def test_commands_behind_four_spaces_are_seen(tmp_path: Path) -> None:
         ("helm upgrade ling --reset-all", "unknown flag: --reset-all"),
         ("make coffee", "coffee"),
         ("python -m benchmarks.none", "no such module"),
+        ("python -m benchmarks.failover [--fast]", "--fast"),
         ("ling-engine run|drink --decoding None", "drink"),
         ("hack/none", "no such file"),
     ],
-    ids=["missing", "kubectl", "inside a pod", "helm", "make", "module", "ours", "file"],
+    ids=["missing", "kubectl", "inside a pod", "helm", "make", "module", "flag", "ours", "file"],
 )
 def test_a_wrong_command_is_noticed(text: str, says: str) -> None:
     (words,) = pages.commands(text)

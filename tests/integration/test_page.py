@@ -151,7 +151,7 @@ async def test_the_stream_tells_what_changed_and_nothing_twice(shown: Shown) -> 
     writer.close()
 
 
-@pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed")
+@pytest.mark.skipif(browser.PROGRAM is None, reason="no chromium: hack/bootstrap cluster, or apt-get install it")
 async def test_a_real_browser_shows_it_in_light_and_dark_and_follows(shown: Shown, tmp_path: Path) -> None:
     await asyncio.to_thread(look_at, shown, tmp_path)
 

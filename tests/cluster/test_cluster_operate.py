@@ -265,6 +265,8 @@ def test_a_real_prometheus_scrapes_it_all(prometheus: Prometheus, scene: Scene, 
 
 def test_it_can_be_left_with_the_operator_gone_first(scene: Scene, cluster: Cluster, trial: support.Trial) -> None:
     node = int(scene.slot()["status"]["node"].removeprefix("n"))
+    if cluster.local:  # else finding none below would prove nothing
+        assert "ling-server" in cluster.node("exec", node, "bash", "-c", HOLDERS)
     cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=0")
     try:
         cluster.wait_for("no operator", lambda: not cluster.items("pod", SYSTEM, "ling.dev/component=operator"))
@@ -275,9 +277,20 @@ def test_it_can_be_left_with_the_operator_gone_first(scene: Scene, cluster: Clus
         if cluster.local:
             trial.wait_alone()
             cluster.wait_for("the agent holds nothing", lambda: held(agent_status(cluster, node)) == ({}, 0))
+            left = cluster.node("exec", node, "bash", "-c", HOLDERS)
+            assert not left, f"memory of ours is still held or mapped by {left}"
     finally:
         cluster.kubectl("scale", "deployment/ling-operator", "-n", SYSTEM, "--replicas=1")
         cluster.kubectl("rollout", "status", "deployment/ling-operator", "-n", SYSTEM, "--timeout=240s")
+
+
+# by the kernel's word: processes of the node that map a region of ours, or have its descriptor
+HOLDERS = """
+for process in /proc/[0-9]*; do
+  { grep -qs '/memfd:ling-' "$process/maps" || ls -l "$process/fd" 2>/dev/null | grep -q '/memfd:ling-'; } || continue
+  echo "$(basename "$process") $(cat "$process/comm" 2>/dev/null)"
+done
+"""
 
 
 def held(status: dict[str, Any]) -> tuple[dict[str, Any], int]:

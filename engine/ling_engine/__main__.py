@@ -1,54 +1,29 @@
-"""`ling-engine run|check|fill|make-model`: errors become one line on stderr and the exit codes of ling_api.errors."""
+"""Where `ling-engine` begins: it can be ended from its first moment, and only then loads what it is."""
 
 from __future__ import annotations
 
-import asyncio
+import signal
 import sys
-from typing import TYPE_CHECKING
 
-from ling_api.errors import LingError
-
-from . import logs, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+TERMINATED = 128 + signal.SIGTERM  # as a shell tells a process that a signal ended
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """The exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        if arguments[:1] == ["make-model"]:
-            return _make_model(arguments[1:])
-        found = settings.parse(arguments)
-        if found.command == "check":
-            return _check(found)
-        from . import launcher  # gRPC: not for `check`
+    _end_when_told()
+    from . import commands
 
-        logs.set_up("launcher")
-        return asyncio.run(launcher.launch(found))
-    except LingError as error:
-        print(f"ling-engine: {error}", file=sys.stderr)  # noqa: T201
-        return error.exit_code
+    return commands.run(argv)
 
 
-def _make_model(arguments: Sequence[str]) -> int:
-    from .reference import checkpoint  # torch and numpy: only for this command
+def _end_when_told() -> None:
+    """Let SIGTERM end the process from now on; the launcher's loop takes it over.
 
-    parser = settings.make_model_parser()
-    checkpoint.add_arguments(parser)
-    return checkpoint.run(parser.parse_args(list(arguments)))
-
-
-def _check(found: settings.EngineSettings) -> int:
-    from . import runtimes
-
-    description = runtimes.find(found.runtime).describe(found.model_settings())
-    for one in description.sets:
-        print(f"set role={one.role} rank={one.rank} bytes={one.nbytes} digest={one.identity.digest}")  # noqa: T201
-    for purpose, nbytes in sorted(description.plan.private.items()):
-        print(f"plan purpose={purpose} bytes={nbytes}")  # noqa: T201
-    return 0
+    The kernel drops it for the first process of a container that has no handler yet: whoever is deleted while it loads
+    asyncio and gRPC would live for all of its grace period.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def loaded(module: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
-@pytest.mark.parametrize("module", ["ling_engine.launcher", "ling_engine.__main__"])
+@pytest.mark.parametrize("module", ["ling_engine.launcher", "ling_engine.commands"])
 def test_no_torch_numpy_or_http_server_in_pid_1(module: str) -> None:
     assert not loaded(module) & {"torch", "numpy", "uvicorn", "starlette", "h11", "safetensors"}
 

@@ -22,6 +22,8 @@ NAME = "moved"
 RATE = 25.0
 API_STOPPED_S = 30.0
 LATE_S = 10.0  # lameDuckSeconds are over, and more
+IMPATIENT = {"replacementTimeoutSeconds": 10, "lameDuckSeconds": 2, "graceSeconds": 5}
+PROMISED_S = float(sum(IMPATIENT.values()))
 SLACK_S = 180.0  # kubectl asks again every 5 s; what waits for a time that is not its own, waits longer than this
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
 
@@ -103,6 +105,15 @@ def test_a_client_s_node_that_learns_late_fails_no_request(
     assert seen.failed == 0, seen
 
 
+def drained(cluster: Cluster, node: str) -> float:
+    """Seconds that `kubectl drain` took, told for whoever reads along."""
+    at = time.monotonic()
+    cluster.kubectl("drain", node, *DRAIN, timeout=330)
+    took = time.monotonic() - at
+    print(f"drain: {took:.1f} s, promised {PROMISED_S + 10:g}")
+    return took
+
+
 def spare(trial: Trial) -> str:
     """The spare slot whose weights are held and whose filling pod has ended, "" if there is none."""
     done = {one["metadata"]["labels"]["ling.dev/slot"] for one in trial.engine_pods(NAME) if ended(one)}
@@ -124,16 +135,16 @@ def conditions(body: dict[str, Any]) -> list[dict[str, Any]]:
 def test_without_another_node_a_drain_ends_when_its_time_is_over(
     serve: Callable[..., Scene], trial: Trial, cluster: Cluster
 ) -> None:
-    scene = serve(client=False, drain={"replacementTimeoutSeconds": 10, "graceSeconds": 5})
+    scene = serve(client=False, drain=IMPATIENT)
     node = scene.slot()["status"]["node"]
     others = [one["metadata"]["name"] for one in cluster.get("nodes")["items"] if one["metadata"]["name"] != node]
     for other in others:
         cluster.kubectl("cordon", other)
-    at = time.monotonic()
-    cluster.kubectl("drain", node, *DRAIN, timeout=330)
-    assert time.monotonic() - at < 10 + 5 + 2 + SLACK_S
-    trial.wait_condition(NAME, "Ready", "False")
+    assert drained(cluster, node) < PROMISED_S + SLACK_S
+    # the agent's word: the operator may have been on that node too, and has none to go to
+    trial.wait_for("nobody serves", lambda: not scene.recovered())
     cluster.kubectl("uncordon", node)
+    trial.wait_for("it serves again", scene.recovered)
     trial.wait_condition(NAME, "Ready")
 
 
@@ -149,12 +160,10 @@ def operator_away(cluster: Cluster) -> Iterator[None]:
 def test_while_the_operator_is_away_the_agent_lets_a_drain_go_on(
     serve: Callable[..., Scene], cluster: Cluster, request: pytest.FixtureRequest
 ) -> None:
-    scene = serve(client=False, drain={"replacementTimeoutSeconds": 10, "graceSeconds": 5})
+    scene = serve(client=False, drain=IMPATIENT)
     node = scene.slot()["status"]["node"]
     request.getfixturevalue("operator_away")
-    at = time.monotonic()
-    cluster.kubectl("drain", node, *DRAIN, timeout=330)
-    assert time.monotonic() - at < 10 + 5 + 2 + SLACK_S
+    assert drained(cluster, node) < PROMISED_S + SLACK_S
 
 
 def test_an_api_server_that_stops_in_the_middle_fails_no_request(serve: Callable[..., Scene], cluster: Cluster) -> None:

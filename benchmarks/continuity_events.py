@@ -157,7 +157,8 @@ def neighbours(scene: Scene) -> Event:
     """
     node, engine = scene.node(), scene.active()[0]
     container = scene.cluster.get("pod", engine, namespace=scene.namespace)["spec"]["containers"][0]
-    waiting, names = ["neighbour-1", "neighbour-2"], ["neighbour-1", "neighbour-2"]
+    names = ("neighbour-1", "neighbour-2")
+    waiting = list(names)
 
     def start() -> None:
         pod = client_pod(waiting.pop(0))
@@ -175,7 +176,7 @@ def neighbours(scene: Scene) -> Event:
         if wrong:
             raise ClusterError(f"{wrong[0]} failed: {scene.cluster.kubectl('logs', wrong[0], '-n', scene.namespace)}")
         if len(ended) == len(names):
-            scene.cluster.kubectl("delete", "pod", *names, "-n", scene.namespace, "--wait=false")
+            scene.cluster.kubectl("delete", "pod", *names, "-n", scene.namespace, "--ignore-not-found", "--wait=false")
         elif waiting and len(ended) == len(names) - len(waiting):
             start()
         return not waiting and not any(pods)

@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0  # seconds for one answer
 # one document for all groups, the preferred version first: https://kubernetes.io/docs/concepts/overview/kubernetes-api/
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(slots=True)
 class Reader:
-    """One API server, as the user of a kubeconfig sees it; for several threads."""
+    """One API server, as the user of a kubeconfig sees it; for several threads. What it cannot give is a ReadError."""
 
     api: client.ApiClient
     places: dict[str, Place] = field(default_factory=dict)

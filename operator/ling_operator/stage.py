@@ -21,7 +21,7 @@ def but_fills(text: str) -> str:
 
 
 def stage(facts: SlotFacts, wanted: str) -> str:
-    """ "" when nothing is left to do for the wanted revision."""
+    """The step in words; "" when nothing is left to do for the wanted revision."""
     if facts.updated(wanted):
         return "the old engine ends" if facts.old_engines(wanted) else ""
     new = [one for one in facts.live_engines if one.revision == wanted]

@@ -51,6 +51,8 @@ def apart(stage: Stage) -> None:
 def new_pod(stage: Stage) -> None:
     """A pod that was never there before: its folder of compiled kernels is empty, and the agent fills it."""
     pair, slot = closest(stage)
+    stage.drop_stock()
+    stage.drop_ours(pair.mode)
     lab, mode = stage.lab, pair.mode
     wanted = slot.ask(prompts()[0], 32).tokens
     store = lab.run / "jit"

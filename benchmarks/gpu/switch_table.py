@@ -50,6 +50,29 @@ class Trial:
 # Those with kernels that are compiled at a first start for a minute and more come last: what starts together waits.
 TRIALS: Final = (
     Trial(name="no prefix cache", argv=("--disable-radix-cache",)),
+    Trial(
+        name="graph inputs in one copy",
+        env={"SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH": "1"},
+        with_recipe=True,
+    ),
+    Trial(
+        name="a round's bookkeeping in its graphs",
+        env={
+            "SGLANG_RAGGED_VERIFY_MODE": "static",
+            "SGLANG_OPT_DSV41_DSPARK_POST_FOLD": "1",
+            "SGLANG_OPT_DSV41_DSPARK_MID_FOLD": "1",
+            "SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE": "1",
+            "SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS": "1",
+        },
+        modes=(DSPARK,),
+        with_recipe=True,
+    ),
+    Trial(
+        name="glued replay without a view",
+        env={"SGLANG_ENABLE_METADATA_GLUE_GRAPH": "1", "SGLANG_OPT_SKIP_GLUED_REPLAY_VIEW": "1"},
+        modes=(NEXTN,),
+        with_recipe=True,
+    ),
     Trial(name="MLA by Triton: no host sync", argv=("--attention-backend", "triton", "--page-size", "16")),
     Trial(
         name="fused KDA verify",
@@ -70,6 +93,11 @@ TRIALS: Final = (
         argv=("--json-model-override-args", '{"router_dtype": "bf16"}'),
         numerics="routing, where two experts are close",
         with_recipe=True,
+    ),
+    Trial(
+        name="grouped top-k in one Triton kernel",
+        env={"SGLANG_OPT_USE_JIT_KERNEL_GROUPED_TOPK": "1"},
+        numerics="routing, where two experts tie",
     ),
     Trial(name="bf16 products by GEMV", argv=("--bf16-gemm-backend", "gemv"), numerics="rounding", with_recipe=True),
     Trial(

@@ -2,8 +2,9 @@
 
 Engines of one mode stand side by side, all but the one that is asked stopped (SIGSTOP), so that none polls beside it.
 Round by round each answers once, the order changing; a switch's steps are compared with the cookbook's of that round.
-What does not fit on the GPU at once comes in waves, each with the cookbook's again: every mode's first wave, which has
-our recipe in it, then every mode's second. Rounds end before the part's time does, and what was measured is told.
+What does not fit on the GPU at once comes in waves, each with the cookbook's again: every mode's first part, which has
+our recipe in it, then every mode's second; small parts share a wave, and its time. Rounds end before the part's time
+does, and what was measured is told.
 """
 
 from __future__ import annotations
@@ -40,57 +41,78 @@ _STEPS = 40  # of a profile
 _OURS = ("recipe", switch_table.TUNED_RECIPE, "all")
 
 
+type Group = tuple[str, list[Call]]  # a mode; calls: the cookbook's and others
+
+
 def switches(stage: Stage) -> None:
     """A row for each switch, and switches.md."""
     stage.drop_stock()
     stage.drop_ours()
     rows: list[Any] = []
-    for number, mode, calls in waves(stage):
-        name = f"{mode} switches, wave {number}"
+    for number, groups in enumerate(waves(stage), 1):
+        name = f"switches, wave {number}"
         if stage.lab.ends - time.monotonic() < _WAVE:
-            stage.report.row(f"{name}: not run", [one.name for one in calls[1:]], "run", False)
+            left = {mode: [one.name for one in calls[1:]] for mode, calls in groups}
+            stage.report.row(f"{name}: not run", left, "run", False)
             continue
         with stage.report.part(name):
-            rows += one_wave(stage, mode, calls)
-            (stage.lab.out / "switches.md").write_text(switch_table.table(rows))
+            one_wave(stage, groups, rows)
 
 
-def waves(stage: Stage) -> list[tuple[int, str, list[Call]]]:
-    """(number from 1, mode, calls: the cookbook's and others), in the order in which they run."""
+def waves(stage: Stage) -> list[list[Group]]:
+    """What runs side by side, in order: every mode's first part, which has our recipe in it, before any's second."""
     args = stage.args
-    found: list[tuple[int, str, list[Call]]] = []
+    parts: list[tuple[int, Group]] = []
     for mode in stage.modes:
         called = call(stage.lab, stage.model, mode)
         base, *rest = switch_table.calls(mode, stage.lab.tp, called.argv, called.env, args.tuned)
         if args.switches:
             rest = [one for one in rest if one.name in args.switches.split(",")]
         each = args.beside - 1
-        found += [(at // each + 1, mode, [base, *rest[at : at + each]]) for at in range(0, len(rest), each)]
-    return sorted(found, key=lambda one: one[0])  # modes keep their order
+        parts += [(at // each, (mode, [base, *rest[at : at + each]])) for at in range(0, len(rest), each)]
+    found: list[list[Group]] = []
+    for _, group in sorted(parts, key=lambda one: one[0]):  # modes keep their order
+        room = (wave for wave in found if sum(len(calls) for _, calls in (*wave, group)) <= args.beside)
+        if (wave := next(room, None)) is not None:
+            wave.append(group)
+        else:
+            found.append([group])
+    return found
 
 
-def one_wave(stage: Stage, mode: str, calls: list[Call]) -> list[Any]:
-    """Rows of the table. Raises Failed where there is nothing to compare with."""
-    engines = started(stage, mode, calls)
+def one_wave(stage: Stage, groups: list[Group], rows: list[Any]) -> None:
+    """Appends rows of the table, group by group; all engines are started at once."""
+    made: list[Stock] = []
     try:
-        if calls[0].name not in engines:
-            again = [switch_table.plainer(one) for one in calls if "--attention-backend" not in one.argv]
-            for one in again:  # all on the same attention, those that did start too
-                if one.name in engines:
-                    engines.pop(one.name).stop()
-            stage.report.row(f"{mode} cookbook: does not run as it is", "compared on Triton's attention")
-            engines |= started(stage, mode, again)
-        if calls[0].name not in engines:
-            raise Failed("the cookbook's call does not start: nothing to compare with")
-        return compared(stage, mode, engines)
+        with ThreadPoolExecutor(len(groups)) as pool:
+            ready = list(pool.map(lambda group: comparable(stage, *group, made), groups))
+        for left, ((mode, _), engines) in zip(range(len(groups), 0, -1), zip(groups, ready, strict=True), strict=True):
+            ends = time.monotonic() + (stage.lab.ends - time.monotonic()) / left
+            with stage.report.part(f"{mode} switches"):
+                if "cookbook" not in engines:
+                    raise Failed("the cookbook's call does not start: nothing to compare with")
+                rows += compared(stage, mode, engines, ends)
+                (stage.lab.out / "switches.md").write_text(switch_table.table(rows))
     finally:
-        for engine in engines.values():
+        for engine in made:
             engine.stop()
 
 
-def started(stage: Stage, mode: str, calls: list[Call]) -> dict[str, Stock]:
-    """Those that start, each stopped (SIGSTOP) when it has answered once. No engine is left where time ends."""
-    made: list[Stock] = []
+def comparable(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> dict[str, Stock]:
+    """Engines that start, all on the same attention as the cookbook's; without it where it starts on none."""
+    engines = started(stage, mode, calls, made)
+    if calls[0].name not in engines:
+        again = [switch_table.plainer(one) for one in calls if "--attention-backend" not in one.argv]
+        for one in again:  # all on the same attention, those that did start too
+            if one.name in engines:
+                engines.pop(one.name).stop()
+        stage.report.row(f"{mode} cookbook: does not run as it is", "compared on Triton's attention")
+        engines |= started(stage, mode, again, made)
+    return engines
+
+
+def started(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> dict[str, Stock]:
+    """Those that start, each stopped (SIGSTOP) when it has answered once; `made` gets all, to be ended."""
 
     def start(one: Call) -> tuple[str, Stock] | None:
         name = "switch-" + "".join(c if c.isalnum() else "-" for c in f"{mode}-{one.name}".lower())
@@ -106,17 +128,12 @@ def started(stage: Stage, mode: str, calls: list[Call]) -> dict[str, Stock]:
             return None
         return one.name, engine
 
-    try:
-        with ThreadPoolExecutor(max(len(calls), 1)) as pool:
-            return dict(found for found in pool.map(start, calls) if found)
-    except BaseException:
-        for engine in made:
-            engine.stop()
-        raise
+    with ThreadPoolExecutor(max(len(calls), 1)) as pool:
+        return dict(found for found in pool.map(start, calls) if found)
 
 
-def compared(stage: Stage, mode: str, engines: dict[str, Stock]) -> list[Any]:
-    """Step times in ms of whole rounds: {switch: [one a round]}, as rows."""
+def compared(stage: Stage, mode: str, engines: dict[str, Stock], ends: float) -> list[Any]:
+    """Step times in ms of whole rounds: {switch: [one a round]}, as rows; `ends`: when they are over, monotonic."""
     names, steps = list(engines), {name: list[float]() for name in engines}
     alike = {name: asked(engines[name], stage.args.short) for name in names}  # a first round warms up
     for number in range(1, stage.args.pairs + 1):
@@ -124,7 +141,7 @@ def compared(stage: Stage, mode: str, engines: dict[str, Stock]) -> list[Any]:
         for name in names[turn:] + names[:turn]:
             answer = asked(engines[name], stage.args.short)
             steps[name].append(answer.tpot * answer.accept * 1000)
-        if time.monotonic() + 1.5 * (time.monotonic() - began) + _SPARE > stage.lab.ends:
+        if time.monotonic() + 1.5 * (time.monotonic() - began) + _SPARE > ends:
             break
     if len(steps["cookbook"]) < _FEWEST:
         raise Failed(f"time for {len(steps['cookbook'])} rounds alone: {steps}")

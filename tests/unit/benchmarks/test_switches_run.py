@@ -113,12 +113,31 @@ def test_only_those_that_are_named_are_started(stage: Stage) -> None:
 
 def test_every_mode_has_its_first_wave_before_any_has_its_second(stage: Stage) -> None:
     found = switches.waves(stage)
-    assert [(number, mode) for number, mode, _ in found[:4]] == [(1, "NEXTN"), (1, "None"), (2, "NEXTN"), (2, "None")]
-    assert all(calls[0].name == "cookbook" and len(calls) <= stage.args.beside for _, _, calls in found)
-    assert [one.name for one in found[0][2][1:3]] == ["recipe", "all"]
+    assert [mode for groups in found[:4] for mode, _ in groups] == ["NEXTN", "None", "NEXTN", "None"]
+    assert all(calls[0].name == "cookbook" for groups in found for _, calls in groups)
+    assert all(sum(len(calls) for _, calls in groups) <= stage.args.beside for groups in found)
+    assert [one.name for one in found[0][0][1][1:3]] == ["recipe", "all"]
 
 
-def test_rounds_end_before_the_time_does_and_are_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fits_on_the_gpu_at_once_is_one_wave(stage: Stage) -> None:
+    stage.args.switches, stage.args.beside = "recipe,bf16 router", 6
+    found = switches.waves(stage)
+    assert [[(mode, len(calls)) for mode, calls in groups] for groups in found] == [[("NEXTN", 3), ("None", 3)]]
+    switches.switches(stage)
+    judged = rows(stage)
+    assert judged["NEXTN recipe: step / cookbook's, 4 rounds"]["ok"] is True
+    assert judged["None recipe: step / cookbook's, 4 rounds"]["ok"] is True
+    assert Engine.alive == Engine.running == set(), "nothing is left"
+
+
+@pytest.mark.parametrize(
+    ("beside", "seconds", "modes", "not_run"),
+    [(4, 170.0, ["NEXTN", "None"], []), (2, 100.0, ["NEXTN"], ["switches, wave 2: not run"])],
+    ids=["two of a wave share its time", "a wave that there is no time for"],
+)
+def test_rounds_end_before_the_time_does_and_are_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, beside: int, seconds: float, modes: list[str], not_run: list[str]
+) -> None:
     asked = switches.asked
 
     def slow(engine: Any, new: int) -> Answer:
@@ -128,14 +147,14 @@ def test_rounds_end_before_the_time_does_and_are_told(stage: Stage, monkeypatch:
     clock = [1000.0]
     monkeypatch.setattr(switches, "asked", slow)
     monkeypatch.setattr(switches, "time", argparse.Namespace(monotonic=lambda: clock[0]))
-    stage.args.modes, stage.args.switches, stage.args.pairs = "NEXTN,None", "recipe", 50
-    stage.lab.ends = 1100.0
+    stage.args.modes, stage.args.switches, stage.args.pairs, stage.args.beside = "NEXTN,None", "recipe", 50, beside
+    stage.lab.ends = 1000.0 + seconds
     switches.switches(stage)
-    found = rows(stage)
-    (name,) = (name for name in found if name.startswith("NEXTN recipe: step / cookbook"))
-    assert 4 <= int(name.split(", ")[1].split()[0]) < 50
+    told = [name for name in rows(stage) if "recipe: step / cookbook" in name]
+    assert [name.split()[0] for name in told] == modes
+    assert all(4 <= int(name.split(", ")[1].split()[0]) < 50 for name in told)
     assert clock[0] < stage.lab.ends
-    assert found["None switches, wave 1: not run"]["ok"] is False
+    assert [name for name, row in rows(stage).items() if "not run" in name and row["ok"] is False] == not_run
 
 
 @pytest.mark.parametrize("without", ["switch", "cookbook"])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
-    "models": (equality.models, 200), "equal": (equality.equal, 330), "turns": (tempo.turns, 330),
+    "models": (equality.models, 200), "equal": (equality.equal, 480), "turns": (tempo.turns, 330),
     "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "restarts": (tempo.restarts, 330),
     "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (pods.apart, 180),
     "newpod": (pods.new_pod, 200), "others": (equality.others, 260), "driver": (tempo.driver, 120),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PIECE = 256  # rows at once
+WIDE = 1.0  # of scores: bf16 moves those of a made checkpoint of twelve layers by several tenths
 
 
 def told(port: int, ids: Sequence[int]) -> list[int | None]:
@@ -39,8 +40,38 @@ def told(port: int, ids: Sequence[int]) -> list[int | None]:
     return [None if not top else int(top[0][1]) for top in tops]
 
 
-def compare(folder: Path, ids: list[int], top: list[int | None]) -> dict[str, Any]:
-    """With the reference engine's own argmax, and how close the calls were where they differ."""
+def compare(folder: Path, ids: list[int], top: Sequence[int | None]) -> dict[str, Any]:
+    """With the reference engine in fp32; beside it the same of the reference engine in bf16, as a control: what it
+    misses is lost to the number type, not to a fault."""
+    began = time.monotonic()
+    values, tokens = best_two(folder, ids, "float32")
+    control = best_two(folder, ids, "bfloat16")[1]
+    lower = [None, *(row[0] for row in control)]
+    return {**told_apart(values, tokens, top), "control": told_apart(values, tokens, lower),
+            "took_s": time.monotonic() - began}  # fmt: skip
+
+
+def told_apart(
+    values: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]], top: Sequence[int | None]
+) -> dict[str, Any]:
+    """`values`, `tokens`: the reference's two best scores and tokens behind each id; `top`: another's best before it.
+
+    `wide`: of the positions whose two best scores are at least WIDE apart; a nearer call is anybody's in bf16.
+    """
+    pairs = [(row, top[row + 1]) for row in range(len(tokens) - 1) if top[row + 1] is not None]
+    margin = {row: values[row][0] - values[row][1] for row, _ in pairs}
+    equal = {row for row, one in pairs if tokens[row][0] == one}
+    wide = {row for row, _ in pairs if margin[row] >= WIDE}
+    differ = [{"position": row + 1, "margin": round(margin[row], 4)} for row, _ in pairs if row not in equal]
+    return {
+        "positions": len(pairs), "equal": len(equal), "share": len(equal) / max(len(pairs), 1),
+        "wide": len(wide), "wide_equal": len(wide & equal), "wide_share": len(wide & equal) / max(len(wide), 1),
+        "differ": sorted(differ, key=lambda one: -one["margin"])[:20],
+    }  # fmt: skip
+
+
+def best_two(folder: Path, ids: Sequence[int], dtype: str) -> tuple[list[list[float]], list[list[int]]]:
+    """Scores and tokens, [ids][2], of the reference engine that computes in `dtype`."""
     import torch
 
     from ling_engine.reference import config
@@ -49,9 +80,9 @@ def compare(folder: Path, ids: list[int], top: list[int | None]) -> dict[str, An
     from ling_engine.reference.tensorfile import shards
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    began = time.monotonic()
-    keys = {**config.load_keys(folder), "torch_dtype": "float32"}
-    c = config.parse(keys)
+    c = config.parse({**config.load_keys(folder), "torch_dtype": dtype})
+    values: list[list[float]] = []
+    tokens: list[list[int]] = []
     with torch.device(device), torch.inference_mode():
         model = Ling(c)
         model.to_empty(device=device)
@@ -62,34 +93,18 @@ def compare(folder: Path, ids: list[int], top: list[int | None]) -> dict[str, An
                     if stored.name in parameters:
                         file.seek(stored.begin)
                         raw = bytearray(file.read(stored.end - stored.begin))
-                        values = torch.frombuffer(raw, dtype=getattr(torch, stored.dtype)).view(stored.shape)
-                        parameters[stored.name].copy_(values)
-        loaded = time.monotonic() - began
+                        found = torch.frombuffer(raw, dtype=getattr(torch, stored.dtype)).view(stored.shape)
+                        parameters[stored.name].copy_(found)
         sequence = Sequence.allocate(c, len(ids))
         head = model.lm_head.weight.bfloat16()
-        equal = margins = 0
-        differ: list[dict[str, Any]] = []
         for at in range(0, len(ids), _PIECE):
             piece = ids[at : at + _PIECE]
             step = model(torch.tensor(piece), sequence)
             sequence.commit(step, len(piece))
-            scores = (step.hidden.bfloat16() @ head.T).float()  # as SGLang: the head is bf16 whatever the rest is
-            best = scores.topk(2, -1)
-            for row in range(len(piece)):
-                position = at + row + 1
-                if position >= len(ids) or top[position] is None:
-                    continue
-                margins += 1
-                if int(best.indices[row, 0]) == top[position]:
-                    equal += 1
-                elif len(differ) < 20:
-                    gap = float(best.values[row, 0] - scores[row, int(top[position] or 0)])
-                    differ.append(
-                        {"position": position, "gap": round(gap, 4), "best": round(float(best.values[row, 0]), 3)}
-                    )
-    share = equal / max(margins, 1)
-    return {"positions": margins, "equal": equal, "share": share, "differ": differ, "loaded_s": loaded,
-            "took_s": time.monotonic() - began}  # fmt: skip
+            best = (step.hidden.bfloat16() @ head.T).float().topk(2, -1)  # as SGLang: its head is bf16 whatever else is
+            values += best.values.tolist()
+            tokens += best.indices.tolist()
+    return values, tokens
 
 
 def main() -> None:

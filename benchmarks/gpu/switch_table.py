@@ -53,7 +53,6 @@ TRIALS: Final = (
     Trial(
         name="graph inputs in one copy",
         env={"SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH": "1"},
-        with_recipe=True,
     ),
     Trial(
         name="a round's bookkeeping in its graphs",
@@ -65,7 +64,6 @@ TRIALS: Final = (
             "SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS": "1",
         },
         modes=(DSPARK,),
-        with_recipe=True,
     ),
     Trial(
         name="glued replay without a view",
@@ -86,7 +84,6 @@ TRIALS: Final = (
         name="accept tail in one kernel",
         env={"SGLANG_RAGGED_VERIFY_MODE": "static", "SGLANG_DSPARK_FUSED_ACCEPT_TAIL": "1"},
         modes=(DSPARK,),
-        with_recipe=True,
     ),
     Trial(
         name="bf16 router",
@@ -170,6 +167,11 @@ def added(call: Call, trials: Sequence[Trial], name: str) -> Call:
         known |= {flag[0]: flag for flag in flags(trial.argv)}
         env |= trial.env
     return Call(name=name, argv=tuple(word for flag in known.values() for word in flag), env=env)
+
+
+def on_fa3(call: Call) -> bool:
+    """Whether FlashAttention 3 computes it: SGLang's default on Hopper, and our recipe's."""
+    return all(flag[1:] == ("fa3",) for flag in flags(call.argv) if flag[0] == "--attention-backend")
 
 
 def plainer(call: Call) -> Call:

@@ -102,7 +102,7 @@ def comparable(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) ->
     """Engines that start, all on the same attention as the cookbook's; without it where it starts on none."""
     engines = started(stage, mode, calls, made)
     if calls[0].name not in engines:
-        again = [switch_table.plainer(one) for one in calls if "--attention-backend" not in one.argv]
+        again = [switch_table.plainer(one) for one in calls if switch_table.on_fa3(one)]
         for one in again:  # all on the same attention, those that did start too
             if one.name in engines:
                 engines.pop(one.name).stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from benchmarks.gpu import agreement
 
@@ -15,8 +16,6 @@ from ling_engine.reference.tensorfile import shards
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 IDS = [(7 * number + number // 5) % 251 for number in range(40)]
 STEP = 2**-6  # of bfloat16 between 2 and 4, where these scores lie
@@ -49,11 +48,37 @@ def test_an_engine_that_chooses_as_the_reference_agrees_everywhere(
     found = agreement.compare(tmp_path, IDS, top)
     assert found["positions"] == len(IDS) - 1
     assert found["share"] > 0.9
-    assert all(one["gap"] <= STEP for one in found["differ"]), (
+    assert all(one["margin"] <= STEP for one in found["differ"]), (
         "scores that are rounded to the same number or its neighbour"
     )
+    assert found["control"]["positions"] == found["positions"]
+    assert 0.5 < found["control"]["share"] <= 1, "bf16 loses near calls, and no others"
     wrong = [None if one is None else (one + 1) % 256 for one in top]
     found = agreement.compare(tmp_path, IDS, wrong)
     assert found["share"] < 0.1
-    assert all(one["gap"] >= 0 for one in found["differ"])
+    assert found["wide_share"] < 0.1 or not found["wide"]
     json.dumps(found)
+
+
+VALUES = [[3.0, 1.0], [3.0, 2.5], [4.0, 1.0], [2.0, 1.0]]  # of the reference, behind four ids
+TOKENS = [[7, 8], [7, 8], [5, 6], [9, 1]]
+
+
+@pytest.mark.parametrize(
+    ("top", "share", "wide", "differ"),
+    [
+        ([None, 7, 7, 5], (3, 3), (2, 2), []),
+        ([None, 7, 8, 5], (3, 2), (2, 2), [{"position": 2, "margin": 0.5}]),
+        ([None, 8, 8, 5], (3, 1), (2, 1), [{"position": 1, "margin": 2.0}, {"position": 2, "margin": 0.5}]),
+        ([None, None, 7, 6], (2, 1), (1, 0), [{"position": 3, "margin": 3.0}]),
+    ],
+    ids=["all", "a near call", "a wide call first", "one was not told"],
+)
+def test_what_is_told_of_another_engines_choices(
+    top: list[int | None], share: tuple[int, int], wide: tuple[int, int], differ: list[dict[str, float]]
+) -> None:
+    found = agreement.told_apart(VALUES, TOKENS, top)
+    assert (found["positions"], found["equal"]) == share
+    assert found["share"] == share[1] / share[0]
+    assert (found["wide"], found["wide_equal"]) == wide
+    assert found["differ"] == differ

@@ -45,7 +45,7 @@ def test_every_recipe_is_accepted_and_allowed(table: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("row", "wanted"),
     [
-        ("hopper None bf16 tp1", {"attention_backend": "triton", "speculative_algorithm": None, "page_size": 1}),
+        ("hopper None bf16 tp1", {"attention_backend": "fa3", "speculative_algorithm": None, "page_size": 1}),
         ("hopper NEXTN bf16 tp4", {"speculative_algorithm": "EAGLE", "speculative_num_draft_tokens": 6}),
         ("hopper DSPARK bf16 tp4", {"speculative_num_draft_tokens": 9, "linear_replayssm_cache_len": 32}),
         ("hopper DSPARK fp8 tp4", {"ep_size": 4, "mamba_ssm_dtype": "float32", "page_size": 16}),

@@ -1,6 +1,7 @@
 """How SGLang is called for lowest latency at small batches: every switch with its source, as pure tables.
 
-A row is added when a measurement is: `gain` is the ratio of step times with and without it, as a 95 % interval.
+A row is added when a measurement is: `gain` is the ratio of step times with and without it, as a 95 % interval; what
+was measured together has the same interval.
 `verified` is where it ran for us; `source-only` = taken from the named source and accepted by the pinned SGLang's own
 argument parser, no more. Sources: *cookbook* = SGLang's cookbook page of Ling-3.0-flash; *batch-1 report* = LMSYS,
 "Chasing the Batch-1 Floor: Ling-3.0-flash Speculative Decode on Blackwell", 2026-08-21; files are of sglang 0.5.23.
@@ -106,13 +107,28 @@ _ALWAYS: Final = (
         verified=H200,
     ),
 )
+# Measured together, beside tables that both had: fa3 and one copy for NEXTN; these and the folded round for DSPARK.
+_NEXTN_GAIN: Final = (0.903, 0.961)
+_DSPARK_GAIN: Final = (0.805, 0.896)
 _HOPPER: Final = (
     Switch(
         name="--attention-backend",
-        value="triton",
-        source="layers/attention/triton_backend.py: reads no lengths from the device (needs_cpu_seq_lens is False)",
+        value="fa3",
+        source="SGLang's own choice on Hopper",
         verified=H200,
+        numerics="scores are summed in another order than on Triton's: rounding",
+        gain=_NEXTN_GAIN,
         families=(Family.HOPPER,),
+    ),
+)
+_GRAPHS: Final = (
+    Switch(
+        name="SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH",
+        value="1",
+        source="environ.py: a graph's inputs are copied by one launch, and nothing is reset where nothing is padded",
+        verified=H200,
+        gain=_NEXTN_GAIN,
+        families=_GPUS,
     ),
 )
 _PAGES: Final = (
@@ -167,6 +183,24 @@ _SPECULATION: Final = (
         verified=H200,
         algorithms=(DSPARK,),
     ),
+    *(
+        Switch(
+            name=name,
+            value="1",
+            source=f"environ.py: {what}",
+            verified=H200,
+            gain=_DSPARK_GAIN,
+            families=_GPUS,
+            algorithms=(DSPARK,),
+        )
+        for name, what in (
+            ("SGLANG_DSPARK_FUSED_ACCEPT_TAIL", "greedy acceptance and its bookkeeping in one kernel"),
+            ("SGLANG_OPT_DSV41_DSPARK_POST_FOLD", "lengths and last token are put in place by the graph"),
+            ("SGLANG_OPT_DSV41_DSPARK_MID_FOLD", "the draft's graph writes its tokens where they are verified"),
+            ("SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE", "a round's inputs are made by one launch"),
+            ("SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS", "what was copied for the plan is not copied again"),
+        )
+    ),
     Switch(
         name="--enable-linear-replayssm-spec",
         source="cookbook: replays a round instead of keeping every step's state",
@@ -204,7 +238,7 @@ _CPU: Final = tuple(
         ("SGLANG_FORCE_STREAM_INTERVAL", "1"),
     )
 )
-SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_PAGES, *_BLACKWELL, *_SPECULATION, *_FP8, *_CPU)
+SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *_FP8, *_CPU)
 
 
 def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) -> Recipe:

@@ -64,6 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build" / "gpu")))
     parser.add_argument("--work", type=Path, default=Path("/tmp/ling-gpu"))
     parser.add_argument("--models", type=Path, default=Path("/dev/shm/ling-models"))
+    parser.add_argument("--model", default="cut", help="folder of the checkpoint below --models")
     parser.add_argument("--size", default="--layers 12 --experts 64", help="arguments of benchmarks.gpu.models")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--budget", type=float, default=500, help="seconds for all parts")
@@ -93,7 +94,7 @@ def main() -> int:
     args = arguments()
     lab = Lab(out=args.out, work=args.work, cpu=args.cpu, runtime=args.runtime, tp=args.tp)
     report = Report(path=args.out / "experiment.json", machine=smoke.machine() | dict(SAFE))
-    stage = Stage(lab=lab, report=report, args=args, model=args.models / "cut", shape=args.models / "shape")
+    stage = Stage(lab=lab, report=report, args=args, model=args.models / args.model, shape=args.models / "shape")
     stage.idle_mib = gpu_mib()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ends = time.monotonic() + args.budget

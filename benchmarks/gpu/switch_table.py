@@ -55,10 +55,9 @@ TRIALS: Final = (
         env={"SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH": "1"},
     ),
     Trial(
-        name="a round's bookkeeping in its graphs",
+        name="a round's inputs made once",
         env={
             "SGLANG_RAGGED_VERIFY_MODE": "static",
-            "SGLANG_OPT_DSV41_DSPARK_POST_FOLD": "1",
             "SGLANG_OPT_DSV41_DSPARK_MID_FOLD": "1",
             "SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE": "1",
             "SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS": "1",
@@ -80,11 +79,6 @@ TRIALS: Final = (
     ),
     Trial(name="metadata glue graph", env={"SGLANG_ENABLE_METADATA_GLUE_GRAPH": "1"}, modes=(NEXTN,)),
     Trial(name="every draft verified", env={"SGLANG_RAGGED_VERIFY_MODE": "static"}, modes=(DSPARK,)),
-    Trial(
-        name="accept tail in one kernel",
-        env={"SGLANG_RAGGED_VERIFY_MODE": "static", "SGLANG_DSPARK_FUSED_ACCEPT_TAIL": "1"},
-        modes=(DSPARK,),
-    ),
     Trial(
         name="bf16 router",
         argv=("--json-model-override-args", '{"router_dtype": "bf16"}'),

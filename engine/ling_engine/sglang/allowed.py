@@ -28,6 +28,7 @@ FREE: Final = _words(
     nccl_port dist_init_addr dist_timeout
     context_length mem_fraction_static max_running_requests max_queued_requests max_total_tokens chunked_prefill_size
     max_prefill_tokens prefill_decode_interval page_size disable_radix_cache load_balance_method max_mamba_cache_size
+    disable_chunked_prefix_cache
     schedule_policy schedule_conservativeness disable_overlap_schedule num_continuous_decode_steps
     kv_cache_dtype cuda_graph_config cuda_graph_max_bs_decode cuda_graph_bs_decode cuda_graph_max_bs_prefill
     cuda_graph_bs_prefill disable_prefill_cuda_graph disable_cuda_graph_padding enable_cudagraph_gc
@@ -86,8 +87,8 @@ FREE_VARIABLES: Final = _words(
     SGLANG_CACHE_DIR SGLANG_JIT_CACHE_DIR SGLANG_MOE_CONFIG_DIR SGLANG_PLUGINS SGLANG_PLATFORM
     SGLANG_OPT_FLASHINFER_VERIFY_HOST_PLAN SGLANG_OPT_FLASHINFER_DRAFT_HOST_INDPTR SGLANG_SIMULATE_ACC_LEN
     SGLANG_SIMULATE_ACC_METHOD SGLANG_FORCE_STREAM_INTERVAL SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH
-    SGLANG_DSPARK_FUSED_ACCEPT_TAIL SGLANG_OPT_DSV41_DSPARK_POST_FOLD SGLANG_OPT_DSV41_DSPARK_MID_FOLD
-    SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS
+    SGLANG_OPT_DSV41_DSPARK_MID_FOLD SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE
+    SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS
     """
 )
 _FREE_PREFIXES: Final = ("SGLANG_LOG", "SGLANG_HEALTH_CHECK")

@@ -86,7 +86,7 @@ def plan(shape: Shape, load: Load) -> MemoryPlan:
         {
             "context": CONSTANTS["context"].nbytes,
             "communicators": CONSTANTS["communicators"].nbytes if load.tp > 1 else 0,
-            "workspaces": CONSTANTS[f"workspaces {load.algorithm}"].nbytes,
+            "workspaces": CONSTANTS[f"workspaces {load.algorithm}"].nbytes + page_tables(load),
             "graphs": (first + following * (len(sizes) - 1)) * math.ceil(shape.layers / _LAYERS),
             "kv": total_tokens(load) * kv_bytes_a_token(shape),
             "draft_kv": total_tokens(load) * draft_bytes_a_token(shape, load.algorithm, load.tp),
@@ -94,6 +94,13 @@ def plan(shape: Shape, load: Load) -> MemoryPlan:
             "activations": _activations(shape, load),
         }
     )
+
+
+def page_tables(load: Load) -> int:
+    """FlashAttention's, at most: each back end has four of int32 a request, and three index vectors of int64, as wide
+    as the context in pages (`layers/attention/flashattention_backend.py`). NEXTN has a back end a step, DSPARK two."""
+    backends = {NEXTN: 1 + load.draft_tokens, DSPARK: 2}.get(load.algorithm, 1)
+    return backends * -(-load.context_length // load.page) * (4 * 4 * load.concurrency + 3 * 8)
 
 
 def kv_bytes_a_token(shape: Shape) -> int:

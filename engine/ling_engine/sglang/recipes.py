@@ -120,6 +120,12 @@ _HOPPER: Final = (
         gain=_NEXTN_GAIN,
         families=(Family.HOPPER,),
     ),
+    Switch(
+        name="--disable-chunked-prefix-cache",
+        source="models/deepseek_common/attention_backend_handler.py: behind 8,192 tokens a piece of a prompt would "
+        "expand keys and values of the whole text, 3.9 GB at 131,072 tokens, which no plan has",
+        families=(Family.HOPPER,),
+    ),
 )
 _GRAPHS: Final = (
     Switch(
@@ -194,8 +200,6 @@ _SPECULATION: Final = (
             algorithms=(DSPARK,),
         )
         for name, what in (
-            ("SGLANG_DSPARK_FUSED_ACCEPT_TAIL", "greedy acceptance and its bookkeeping in one kernel"),
-            ("SGLANG_OPT_DSV41_DSPARK_POST_FOLD", "lengths and last token are put in place by the graph"),
             ("SGLANG_OPT_DSV41_DSPARK_MID_FOLD", "the draft's graph writes its tokens where they are verified"),
             ("SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE", "a round's inputs are made by one launch"),
             ("SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS", "what was copied for the plan is not copied again"),

@@ -50,6 +50,21 @@ def test_what_fits_on_a_card(tp: int, card: int, engines: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "concurrency", "page", "backends"),
+    [(NONE, 1, 1, 1), (NEXTN, 1, 1, 7), (NEXTN, 16, 1, 7), (DSPARK, 1, 16, 2)],
+    ids=["None", "NEXTN", "NEXTN, 16 requests", "DSPARK, pages of 16"],
+)
+def test_page_tables_grow_with_context_and_requests(algorithm: str, concurrency: int, page: int, backends: int) -> None:
+    load = memory.Load(
+        algorithm=algorithm, tp=1, concurrency=concurrency, context_length=262_144, page=page, ring=0,
+        draft_tokens={NONE: 0, NEXTN: 6, DSPARK: 9}[algorithm], prefill_rows=2048,
+    )  # fmt: skip
+    assert memory.page_tables(load) == backends * (262_144 // page) * (16 * concurrency + 24)
+    without = memory.CONSTANTS[f"workspaces {algorithm}"].nbytes
+    assert memory.plan(FLASH, load).private["workspaces"] == without + memory.page_tables(load)
+
+
+@pytest.mark.parametrize(
     ("shape", "tp", "target"),
     [(FLASH, 4, 62.2e9), (FLASH, 2, 124.5e9), (CUT, 1, 11.0e9)],
     ids=["published: about 63 GB a rank at TP4", "TP2", "cut to 12 layers and 64 experts"],

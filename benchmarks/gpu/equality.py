@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import agreement, parity, smoke
 from .asking import Failed
-from .lab import ROOT
+from .lab import CONTEXT, ROOT
 from .models import zeroed
 from .parity import prompts
 from .stock import Stock, call
@@ -79,6 +79,23 @@ def equal(stage: Stage) -> None:
     for mode in stage.modes:
         if mode != "None" and plain and stage.expected.get(mode):
             parity.differ(report, f"{mode} and None", stage.expected[mode], plain, stage.pairs["None"].engine)
+
+
+def full(stage: Stage) -> None:
+    """An answer that goes on to the end of the context, the drafts of its last round behind it; the engine lives on."""
+    prompt, short = prompts()[0][:32], prompts()[1]
+    for mode in stage.modes:
+        with stage.report.part(f"{mode} full context"):
+            pair = stage.pair(mode)
+            if pair.slot is None:
+                raise Failed("no slot")
+            before, server = pair.slot.ask(short, 32).tokens, pair.slot.server(pair.pod)
+            found = len(pair.slot.ask(prompt, CONTEXT - len(prompt)).tokens)
+            least = CONTEXT - len(prompt) - 8  # SGLang keeps some to itself
+            name = f"{mode} a request to the end of its context"
+            stage.report.row(f"{name}: tokens", found, f">= {least}", found >= least)
+            alike = pair.slot.ask(short, 32).tokens == before and pair.slot.server(pair.pod) == server
+            stage.report.row(f"{name}: the same server goes on, with the same answers", alike, "yes", alike)
 
 
 def canary(stage: Stage) -> None:

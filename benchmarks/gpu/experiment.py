@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, tuple[Callable[[Stage], None], int]] = {
     "models": (equality.models, 200), "equal": (equality.equal, 480), "turns": (tempo.turns, 330),
-    "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "restarts": (tempo.restarts, 330),
+    "bits": (endurance.bits, 120), "canary": (equality.canary, 120), "full": (equality.full, 120),
+    "restarts": (tempo.restarts, 330),
     "beside": (tempo.beside, 300), "deaths": (endurance.deaths, 240), "apart": (pods.apart, 180),
     "newpod": (pods.new_pod, 200), "others": (equality.others, 260), "driver": (tempo.driver, 120),
     "wide": (equality.wide, 400),

@@ -14,8 +14,8 @@ from unittest import mock
 import torch
 from sglang.srt.mem_cache import allocation_sizing
 from sglang.srt.plugins import hook_registry
+from tests.support.sglang_guards import missing
 
-from ling_api.errors import PluginMissing
 from ling_engine.sglang import pages
 
 CONTEXT = 4096  # tokens
@@ -70,27 +70,19 @@ def row_headroom(page: int, rows: int) -> int:
         return allocation_sizing.get_req_to_token_extra_context_len()
 
 
-def said(call: Any) -> str:
-    try:
-        call()
-    except PluginMissing as error:
-        return str(error)
-    return "nothing raised"
-
-
 def main(argv: Sequence[str]) -> int:
-    told: dict[str, Any] = {"without a GPU's libraries": said(pages.ensure_room)}
+    told: dict[str, Any] = {"without a GPU's libraries": missing(pages.ensure_room)}
     told["left alone there"] = pages.MADE not in hook_registry.HookRegistry._hooks
     for name in ("sgl_kernel", "sgl_kernel.flash_attn"):
         sys.modules[name] = _Kernels(name)
-    told["with them"] = said(pages.ensure_room)
-    told["again"] = said(pages.ensure_room)
+    told["with them"] = missing(pages.ensure_room)
+    told["again"] = missing(pages.ensure_room)
     told["hooks"] = len(hook_registry.HookRegistry._hooks[pages.MADE])
     for name, (page, rows) in CASES.items():
         needed = -(-(CONTEXT - LAST + 2 * rows) // page)  # the round under way, and one behind it
         found = {f"hooked {hooked}": entries(backend(page, rows, hooked=hooked), rows) for hooked in (False, True)}
         told[name] = found | {"needed": needed}
     with mock.patch.object(pages, "MADE", f"{pages._MODULE}.FlashAttentionBackend.somewhere_else"):
-        told["another release"] = said(pages.ensure_room)
+        told["another release"] = missing(pages.ensure_room)
     Path(argv[0]).write_text(json.dumps(told))
     return 0

@@ -64,7 +64,7 @@ def main() -> None:
         start = time.time()
         happenings(cluster, scenes)
         write_status(cluster)
-        photograph(cluster, folder, scratch)
+        photograph(cluster, scenes[1], folder, scratch)
         time.sleep(QUIET_S)
         answered = [row for load in loads for row in load.rows()]
         failed = sum(bool(row["failed"]) for row in answered)
@@ -137,8 +137,8 @@ def write_status(cluster: Cluster) -> None:
     (ROOT / "build/status.txt").write_text(said.stdout)  # for docs/production.md, by hand
 
 
-def photograph(cluster: Cluster, folder: Path, scratch: Path) -> None:
-    """The page in light and dark."""
+def photograph(cluster: Cluster, drafted: Scene, folder: Path, scratch: Path) -> None:
+    """The page in light and dark, each while an edit's new engine is on its way."""
     (port,) = free_ports(1)
     command = [str(cluster.program), "ling", "dashboard", f"--port={port}"]
     with subprocess.Popen(command, env=environment(cluster), stdout=subprocess.PIPE, text=True) as forward:
@@ -146,14 +146,17 @@ def photograph(cluster: Cluster, folder: Path, scratch: Path) -> None:
             assert forward.stdout is not None
             while "Forwarding" not in forward.stdout.readline():
                 assert forward.poll() is None, "kubectl ling dashboard has ended"
-            for scheme in ("light", "dark"):
+            for scheme, context in (("light", 1536), ("dark", 1792)):
                 profile = scratch / scheme
                 profile.mkdir()
                 with Browser(profile) as browser:
                     browser.open(f"http://127.0.0.1:{port}/", scheme=scheme)
                     browser.wait_for(f"{NAMESPACE}/{DRAFTED}")
+                    cluster.patch("ld", DRAFTED, NAMESPACE, {"spec": {"engine": {"contextLength": context}}})
+                    browser.wait_for("the new engine is checked")
                     time.sleep(1.0)  # transitions of colours
                     browser.picture(folder / f"page-{scheme}.png")
+                    cluster.wait_for("the edit is everywhere", drafted.updated, 240)
         finally:
             forward.terminate()
 

@@ -14,12 +14,14 @@ from ling_api.errors import PluginMissing
 
 _MODULE: Final = "sglang.srt.layers.attention.flashattention_backend"
 MADE: Final = f"{_MODULE}.FlashAttentionBackend.__init__"
+BACKENDS: Final = "sglang.srt.model_executor.model_runner.ModelRunner.init_attention_backends"
 
 
-def ensure_room() -> None:
+def ensure_room(*_: object, **__: object) -> None:
     """Every back end that this process makes from now on has it. Raises PluginMissing where SGLang is another one.
 
-    In ranks only: importing the back end loads a GPU's libraries. Where there are none it cannot be used either.
+    Runs before BACKENDS, so in ranks that have their device: importing the back end loads a GPU's libraries. Where
+    there are none it cannot be used either.
     """
     try:
         importlib.import_module(_MODULE)

@@ -1,4 +1,5 @@
-"""SGLang's entry point `ling`: gives it our loader, refuses every operation that writes weights, reports failures.
+"""SGLang's entry point `ling`: gives it our loader, refuses every operation that writes weights, reports failures,
+widens FlashAttention's page tables.
 
 SGLang only logs it when a plug-in or a hook fails, and goes on without; so whoever depends on this asks `insist`.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 from ling_api.errors import PluginMissing
 
-from . import ranks, readonly
+from . import pages, ranks, readonly
 
 LOADER_MODULE = "sglang.private.private_model_loader"  # what --load-format private imports
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -29,6 +30,7 @@ def install() -> None:
         hooks.HookRegistry.register(path, readonly.refusal(path), hooks.HookType.BEFORE)
     for path in _WATCHED:
         hooks.HookRegistry.register(path, ranks.watched, hooks.HookType.AROUND)
+    hooks.HookRegistry.register(pages.BACKENDS, pages.ensure_room, hooks.HookType.BEFORE)
 
 
 def insist() -> None:
@@ -37,6 +39,8 @@ def insist() -> None:
     loader = sys.modules.get(LOADER_MODULE)
     if hooks is None or loader is None:
         raise PluginMissing("SGLang runs without the plug-in ling; see that the image has the package ling installed")
-    missing = [path for path in (*readonly.paths(), *_WATCHED) if path not in hooks.HookRegistry._patched]
+    missing = [
+        path for path in (*readonly.paths(), *_WATCHED, pages.BACKENDS) if path not in hooks.HookRegistry._patched
+    ]
     if missing:
         raise PluginMissing(f"{missing[0]} could not be guarded: this SGLang is another release than the tested one")

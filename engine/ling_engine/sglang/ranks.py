@@ -8,7 +8,7 @@ import torch
 
 from ling_api.errors import AttachCheckFailed, DeviceError, LingError
 
-from . import pages, seat
+from . import seat
 from .rank_side import RankSide
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def keep(role: str, model: torch.nn.Module, attached: Attached) -> None:
 def watched(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Around the scheduler: its failure becomes the server's exit code; once built, its models are complete."""
     try:
-        pages.ensure_room()
         result = original(*args, **kwargs)
         insist_on_complete_models()
     except Exception as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PIECE = 256  # rows at once
+_BEST = 8  # tokens that are told of each position
 WIDE = 1.0  # of scores: bf16 moves those of a made checkpoint of twelve layers by several tenths
 
 
@@ -44,8 +45,8 @@ def compare(folder: Path, ids: list[int], top: Sequence[int | None]) -> dict[str
     """With the reference engine in fp32; beside it the same of the reference engine in bf16, as a control: what it
     misses is lost to the number type, not to a fault."""
     began = time.monotonic()
-    values, tokens = best_two(folder, ids, "float32")
-    control = best_two(folder, ids, "bfloat16")[1]
+    values, tokens = best(folder, ids, "float32")
+    control = best(folder, ids, "bfloat16")[1]
     lower = [None, *(row[0] for row in control)]
     return {**told_apart(values, tokens, top), "control": told_apart(values, tokens, lower),
             "took_s": time.monotonic() - began}  # fmt: skip
@@ -54,15 +55,21 @@ def compare(folder: Path, ids: list[int], top: Sequence[int | None]) -> dict[str
 def told_apart(
     values: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]], top: Sequence[int | None]
 ) -> dict[str, Any]:
-    """`values`, `tokens`: the reference's two best scores and tokens behind each id; `top`: another's best before it.
+    """`values`, `tokens`: the reference's best scores and tokens behind each id, best first; `top`: another's best
+    token before each id.
 
     `wide`: of the positions whose two best scores are at least WIDE apart; a nearer call is anybody's in bf16.
+    `differ`: the 20 widest calls that went otherwise; `gap`: by how much the other's choice scores less, or None.
     """
     pairs = [(row, top[row + 1]) for row in range(len(tokens) - 1) if top[row + 1] is not None]
     margin = {row: values[row][0] - values[row][1] for row, _ in pairs}
     equal = {row for row, one in pairs if tokens[row][0] == one}
     wide = {row for row, _ in pairs if margin[row] >= WIDE}
-    differ = [{"position": row + 1, "margin": round(margin[row], 4)} for row, _ in pairs if row not in equal]
+    differ = [
+        {"position": row + 1, "margin": round(margin[row], 4), "gap": gap(values[row], tokens[row], one)}
+        for row, one in pairs
+        if row not in equal
+    ]
     return {
         "positions": len(pairs), "equal": len(equal), "share": len(equal) / max(len(pairs), 1),
         "wide": len(wide), "wide_equal": len(wide & equal), "wide_share": len(wide & equal) / max(len(wide), 1),
@@ -70,8 +77,13 @@ def told_apart(
     }  # fmt: skip
 
 
-def best_two(folder: Path, ids: Sequence[int], dtype: str) -> tuple[list[list[float]], list[list[int]]]:
-    """Scores and tokens, [ids][2], of the reference engine that computes in `dtype`."""
+def gap(values: Sequence[float], tokens: Sequence[int], other: int | None) -> float | None:
+    """The best score less that of another token; None if it is not among those."""
+    return round(values[0] - values[tokens.index(other)], 4) if other in tokens else None
+
+
+def best(folder: Path, ids: Sequence[int], dtype: str) -> tuple[list[list[float]], list[list[int]]]:
+    """Scores and tokens, [ids][_BEST] and best first, of the reference engine that computes in `dtype`."""
     import torch
 
     from ling_engine.reference import config
@@ -93,17 +105,18 @@ def best_two(folder: Path, ids: Sequence[int], dtype: str) -> tuple[list[list[fl
                     if stored.name in parameters:
                         file.seek(stored.begin)
                         raw = bytearray(file.read(stored.end - stored.begin))
-                        found = torch.frombuffer(raw, dtype=getattr(torch, stored.dtype)).view(stored.shape)
-                        parameters[stored.name].copy_(found)
+                        kept = torch.frombuffer(raw, dtype=getattr(torch, stored.dtype)).view(stored.shape)
+                        parameters[stored.name].copy_(kept)
         sequence = Sequence.allocate(c, len(ids))
         head = model.lm_head.weight.bfloat16()
         for at in range(0, len(ids), _PIECE):
             piece = ids[at : at + _PIECE]
             step = model(torch.tensor(piece), sequence)
             sequence.commit(step, len(piece))
-            best = (step.hidden.bfloat16() @ head.T).float().topk(2, -1)  # as SGLang: its head is bf16 whatever else is
-            values += best.values.tolist()
-            tokens += best.indices.tolist()
+            scores = (step.hidden.bfloat16() @ head.T).float()  # as SGLang: the head is bf16 whatever the rest is
+            found = scores.topk(_BEST, -1)
+            values += found.values.tolist()
+            tokens += found.indices.tolist()
     return values, tokens
 
 

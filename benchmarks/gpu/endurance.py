@@ -144,9 +144,9 @@ def rank_dies(stage: Stage, slot: Slot, pod: str) -> None:
     if len(gone) < 3:
         raise Failed(f"10 s after a rank's SIGKILL only these knew: {sorted(gone)}")
     began = gone["rank"]
-    seen, over = ((gone[name] - began) * 1000 for name in ("agent", "server"))
-    stage.report.row("a rank's death to the agent's word, ms", seen, "<= 50", seen <= 50)
-    stage.report.row("a rank's death to the server's end, ms", over)  # by then the kernel has taken its memory apart
+    for name, goal in (("server", "the server's end"), ("agent", "the agent's word")):
+        took = (gone[name] - began) * 1000
+        stage.report.row(f"a rank's death to {goal}, ms", took, "<= 50", took <= 50)
 
 
 def end(stage: Stage) -> None:

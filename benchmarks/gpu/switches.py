@@ -16,6 +16,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import moe_plan
+
 from ling_bench import intervals
 from ling_engine.reference.config import load_keys
 from ling_engine.sglang.shape import shape_of
@@ -86,8 +88,8 @@ def one_wave(stage: Stage, groups: list[Group], rows: list[Any]) -> None:
     try:
         with ThreadPoolExecutor(len(groups)) as pool:
             ready = list(pool.map(lambda group: comparable(stage, *group, made), groups))
-        for left, ((mode, _), engines) in zip(range(len(groups), 0, -1), zip(groups, ready, strict=True), strict=True):
-            ends = time.monotonic() + (stage.lab.ends - time.monotonic()) / left
+        for number, ((mode, _), engines) in enumerate(zip(groups, ready, strict=True)):
+            ends = moe_plan.shares(groups[number:], time.monotonic(), stage.lab.ends)
             with stage.report.part(f"{mode} switches"):
                 if "cookbook" not in engines:
                     raise Failed("the cookbook's call does not start: nothing to compare with")

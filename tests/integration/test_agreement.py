@@ -48,7 +48,7 @@ def test_an_engine_that_chooses_as_the_reference_agrees_everywhere(
     found = agreement.compare(tmp_path, IDS, top)
     assert found["positions"] == len(IDS) - 1
     assert found["share"] > 0.9
-    assert all(one["margin"] <= STEP for one in found["differ"]), (
+    assert all(one["gap"] is not None and one["gap"] <= STEP for one in found["differ"]), (
         "scores that are rounded to the same number or its neighbour"
     )
     assert found["control"]["positions"] == found["positions"]
@@ -56,6 +56,7 @@ def test_an_engine_that_chooses_as_the_reference_agrees_everywhere(
     wrong = [None if one is None else (one + 1) % 256 for one in top]
     found = agreement.compare(tmp_path, IDS, wrong)
     assert found["share"] < 0.1
+    assert all(one["gap"] is None or one["gap"] >= 0 for one in found["differ"])
     assert found["wide_share"] < 0.1 or not found["wide"]
     json.dumps(found)
 
@@ -68,14 +69,20 @@ TOKENS = [[7, 8], [7, 8], [5, 6], [9, 1]]
     ("top", "share", "wide", "differ"),
     [
         ([None, 7, 7, 5], (3, 3), (2, 2), []),
-        ([None, 7, 8, 5], (3, 2), (2, 2), [{"position": 2, "margin": 0.5}]),
-        ([None, 8, 8, 5], (3, 1), (2, 1), [{"position": 1, "margin": 2.0}, {"position": 2, "margin": 0.5}]),
-        ([None, None, 7, 6], (2, 1), (1, 0), [{"position": 3, "margin": 3.0}]),
+        ([None, 7, 8, 5], (3, 2), (2, 2), [{"position": 2, "margin": 0.5, "gap": 0.5}]),
+        (
+            [None, 8, 8, 5],
+            (3, 1),
+            (2, 1),
+            [{"position": 1, "margin": 2.0, "gap": 2.0}, {"position": 2, "margin": 0.5, "gap": 0.5}],
+        ),
+        ([None, None, 7, 6], (2, 1), (1, 0), [{"position": 3, "margin": 3.0, "gap": 3.0}]),
+        ([None, 7, 7, 1], (3, 2), (2, 1), [{"position": 3, "margin": 3.0, "gap": None}]),
     ],
-    ids=["all", "a near call", "a wide call first", "one was not told"],
+    ids=["all", "a near call", "a wide call first", "one was not told", "none of the best"],
 )
 def test_what_is_told_of_another_engines_choices(
-    top: list[int | None], share: tuple[int, int], wide: tuple[int, int], differ: list[dict[str, float]]
+    top: list[int | None], share: tuple[int, int], wide: tuple[int, int], differ: list[dict[str, float | None]]
 ) -> None:
     found = agreement.told_apart(VALUES, TOKENS, top)
     assert (found["positions"], found["equal"]) == share

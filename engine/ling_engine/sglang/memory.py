@@ -97,8 +97,9 @@ def plan(shape: Shape, load: Load) -> MemoryPlan:
 
 
 def page_tables(load: Load) -> int:
-    """FlashAttention's, at most: each back end has four of int32 a request, and three index vectors of int64, as wide
-    as the context in pages (`layers/attention/flashattention_backend.py`). NEXTN has a back end a step, DSPARK two."""
+    """Bytes of FlashAttention's, at most: each back end has four of int32 a request, and three index vectors of int64,
+    as wide as the context in pages (`layers/attention/flashattention_backend.py`). NEXTN has a back end a step, DSPARK
+    two."""
     backends = {NEXTN: 1 + load.draft_tokens, DSPARK: 2}.get(load.algorithm, 1)
     return backends * -(-load.context_length // load.page) * (4 * 4 * load.concurrency + 3 * 8)
 

@@ -107,7 +107,8 @@ _ALWAYS: Final = (
         verified=H200,
     ),
 )
-# Measured together, beside tables that both had: fa3 and one copy for NEXTN; these and the folded round for DSPARK.
+# Measured together, beside tables that both had: fa3 and one copy for NEXTN; for DSPARK these and a round's inputs made
+# once, and pages of one token.
 _NEXTN_GAIN: Final = (0.903, 0.961)
 _DSPARK_GAIN: Final = (0.805, 0.896)
 _HOPPER: Final = (

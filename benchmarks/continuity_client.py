@@ -15,6 +15,7 @@ The first line printed is {"start": seconds of the epoch}; then, at the end, one
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -182,12 +183,20 @@ async def closed_loop(client: Client, seconds: float) -> list[Row]:
 
 def main(argv: list[str]) -> int:
     """Run as the command line says; rows go to standard output."""
-    verb, url, model, amount = argv[:4]
-    where = urlsplit(url)
-    mode = "keep" if verb == "closed" else argv[4]
-    client = Client(where.hostname or "", where.port or 80, model, mode)
-    run = closed_loop if verb == "closed" else open_loop
-    rows = asyncio.run(run(client, float(amount)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, amount in (("open", "rate"), ("closed", "seconds")):
+        one = verbs.add_parser(verb)
+        one.add_argument("url", type=urlsplit)
+        one.add_argument("model")
+        one.add_argument("amount", type=float, metavar=amount.upper())
+        if verb == "open":
+            one.add_argument("mode", choices=("new", "keep", "both"))
+    args = parser.parse_args(argv)
+    mode = "keep" if args.verb == "closed" else args.mode
+    client = Client(args.url.hostname or "", args.url.port or 80, args.model, mode)
+    run = closed_loop if args.verb == "closed" else open_loop
+    rows = asyncio.run(run(client, args.amount))
     with contextlib.suppress(BrokenPipeError):
         for one in rows:
             print(json.dumps(asdict(one)))

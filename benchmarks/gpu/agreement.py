@@ -6,6 +6,7 @@ before each id, null for the first). Prints JSON.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import json
@@ -121,8 +122,12 @@ def best(folder: Path, ids: Sequence[int], dtype: str) -> tuple[list[list[float]
 
 
 def main() -> None:
-    given = json.loads(Path(sys.argv[2]).read_text())
-    print(json.dumps(compare(Path(sys.argv[1]), given["ids"], given["top"])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("told", type=Path)
+    args = parser.parse_args()
+    given = json.loads(args.told.read_text())
+    print(json.dumps(compare(args.model, given["ids"], given["top"])))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """Runs a command in PID, IPC, UTS, mount and network namespaces of its own and as another user, as a pod would be.
 
-`python -m benchmarks.gpu.apart UID [--empty FOLDER] COMMAND ...`, as root. The new /proc shows the new PID namespace;
+`python -m benchmarks.gpu.apart [--empty FOLDER] UID COMMAND ...`, as root. The new /proc shows the new PID namespace;
 loopback is up; FOLDER is an empty one that everybody may write to, as a new pod's own would be.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import fcntl
 import os
 import signal
 import socket
 import struct
-import sys
 
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -32,9 +32,13 @@ def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int) -
 
 
 def main() -> None:
-    uid, command, empty = int(sys.argv[1]), sys.argv[2:], b""
-    if command[0] == "--empty":
-        empty, command = command[1].encode(), command[2:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("uid", type=int)
+    parser.add_argument("--empty", type=os.fsencode, default=b"")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    if not args.command:
+        parser.error("COMMAND: write the one to run")
     os.unshare(os.CLONE_NEWPID | os.CLONE_NEWIPC | os.CLONE_NEWNET | os.CLONE_NEWUTS | os.CLONE_NEWNS)
     pid = os.fork()
     if pid:
@@ -44,14 +48,14 @@ def main() -> None:
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     mount(None, b"/", None, _MS_REC_PRIVATE)
     mount(b"proc", b"/proc", b"proc", 0)
-    if empty:
-        mount(b"tmpfs", empty, b"tmpfs", 0)
+    if args.empty:
+        mount(b"tmpfs", args.empty, b"tmpfs", 0)
     loopback_up()
     os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
+    os.setgid(args.uid)
+    os.setuid(args.uid)
     os.environ["HOME"] = "/tmp"
-    os.execvp(command[0], command)  # noqa: S606
+    os.execvp(args.command[0], args.command)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = ("pid", "ipc", "net")
 _UID = 12345
-_APART = (sys.executable, "-m", "benchmarks.gpu.apart", str(_UID))
+_APART = (sys.executable, "-m", "benchmarks.gpu.apart")
 
 
 def apart(stage: Stage) -> None:
@@ -31,7 +31,7 @@ def apart(stage: Stage) -> None:
     lab.stop(pair.pod)
     subprocess.run(["chmod", "-R", "a+rwX", str(lab.kernels), str(lab.run), str(lab.work)], check=False)
     kernels = compiled(lab.kernels)
-    slot.again(pair.pod, *_APART, **keeps(lab))
+    slot.again(pair.pod, *_APART, str(_UID), **keeps(lab))
     lab.until(lambda: slot.reached(pair.pod, "attached"), "the weights to be attached", stage.args.patience, pair.pod)
     phases, pid = slot.phases(pair.pod), slot.server(pair.pod)
     spaces = {kind: Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
@@ -65,7 +65,7 @@ def new_pod(stage: Stage) -> None:
     lab.stop(pair.pod)
     pod = f"new-{mode}".lower()
     began = time.monotonic()
-    slot.engine(pod, stage.model, mode, before=(*_APART, "--empty", str(lab.kernels)), **keeps(lab))
+    slot.engine(pod, stage.model, mode, before=(*_APART, "--empty", str(lab.kernels), str(_UID)), **keeps(lab))
     answer = slot.ask(prompts()[0], 32)
     took = answer.times[0] - began
     slot.serves(pod, stage.args.patience)

@@ -94,7 +94,7 @@ def test_a_new_pods_folder_of_kernels_is_empty_and_its_own(room: Room) -> None:
     (_, _, offering), (pod, before, env) = room.started
     assert offering == env == {"LING_CACHE": str(room.kernels)}
     assert pod == "new-nextn"
-    assert before[-2:] == ("--empty", str(room.kernels))
+    assert before[-3:] == ("--empty", str(room.kernels), "12345")  # options stand before the uid, its command behind
     assert room.stopped == ["ours-nextn", "ours-nextn", "new-nextn"]
     judged = {row["name"]: row["ok"] for row in one.report.rows if row["goal"]}
     assert judged == {

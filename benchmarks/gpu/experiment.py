@@ -83,6 +83,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--switches", default="", help="only these of them, by name, besides the cookbook's")
     parser.add_argument("--tuned", default="", help="a folder of MoE tables, as benchmarks.tune_moe writes it")
+    parser.add_argument(
+        "--variable", action="append", default=[], help="NAME=VALUE for the engines of profile, beside the recipe's"
+    )
     parser.add_argument("--positions", type=int, default=2048)
     parser.add_argument("--closest", default="NEXTN", help="the mode that is looked at from all sides")
     parser.add_argument("--runtime", default="sglang")

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ling_engine.sglang import few_rows
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -20,6 +22,7 @@ def _words(text: str) -> frozenset[str]:
 
 NONE, NEXTN, DSPARK = "None", "NEXTN", "DSPARK"
 TUNED, TUNED_RECIPE = "tuned MoE", "recipe and tuned MoE"  # as it is shipped once the tables are
+FEW, FEW_RECIPE = "few rows", "recipe and few rows"  # kernels of ours; the latter with the tables, where there are any
 SPECULATIVE: Final = (NEXTN, DSPARK)
 # What belongs to the sizes of a call and to what it is at all; everything else of our recipe is a switch.
 KEPT: Final = _words(
@@ -47,8 +50,14 @@ class Trial:
     with_recipe: bool = False
 
 
+_ROUNDING: Final = "rounding; routing, where two experts tie"
+_FEW: Final = (
+    Trial(name=FEW, env={few_rows.VARIABLE: ",".join(few_rows.TARGETS)}, numerics=_ROUNDING, with_recipe=True),
+    *(Trial(name=f"{FEW}: {part}", env={few_rows.VARIABLE: part}, numerics=_ROUNDING) for part in few_rows.TARGETS),
+)
 # Those with kernels that are compiled at a first start for a minute and more come last: what starts together waits.
 TRIALS: Final = (
+    *_FEW,
     Trial(name="no prefix cache", argv=("--disable-radix-cache",)),
     Trial(
         name="graph inputs in one copy",
@@ -174,16 +183,17 @@ def plainer(call: Call) -> Call:
 
 
 def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned: str = "") -> list[Call]:
-    """The cookbook's first, then ours, ours with all, and each trial alone. `tuned`: a folder of MoE tables."""
+    """The cookbook's first, then ours, with tables, with our kernels, with all, and each trial alone. `tuned`: a folder
+    of MoE tables."""
     base, ours = cookbook(mode, argv), Call(name="recipe", argv=tuple(argv), env=env)
     trials = [one for one in TRIALS if mode in one.modes and tp >= one.least_tp]
-    with_tables = list[Call]()
-    if tuned:
-        trials.insert(0, Trial(name=TUNED, env={"SGLANG_MOE_CONFIG_DIR": tuned}, with_recipe=True))
-        with_tables = [added(ours, trials[:1], TUNED_RECIPE)]
+    tables = [Trial(name=TUNED, env={"SGLANG_MOE_CONFIG_DIR": tuned}, with_recipe=True)] if tuned else []
+    trials = [*tables, *trials]
+    ours_more = [added(ours, tables, TUNED_RECIPE)] if tuned else []
+    ours_more.append(added(ours, [*tables, _FEW[0]], FEW_RECIPE))
     more = [one for one in trials if one.with_recipe]
     alone = [added(base, [one], one.name) for one in trials]
-    return [base, ours, *with_tables, added(ours, more, "all"), *alone]
+    return [base, ours, *ours_more, added(ours, more, "all"), *alone]
 
 
 def verdict(low: float, high: float) -> str:

@@ -40,7 +40,7 @@ _PROMPT = 512  # tokens
 _FEWEST, _SPARE = 4, 10  # rounds that make an interval; seconds in which rounds are told and engines ended
 _WAVE = 100  # seconds that a wave takes at least
 _STEPS = 40  # of a profile
-_OURS = ("recipe", switch_table.TUNED_RECIPE, "all")
+_OURS = ("recipe", switch_table.TUNED_RECIPE, switch_table.FEW_RECIPE, "all")
 
 
 type Group = tuple[str, list[Call]]  # a mode; calls: the cookbook's and others
@@ -212,12 +212,12 @@ def active_bytes(shape: Shape) -> int:
 
 
 def profile(stage: Stage) -> None:
-    """One decode step of our call of the closest mode, by kind of kernel: a row, a table in the JSON, an SVG."""
+    """One decode step of our call of each mode, by kind of kernel: a row, a table in the JSON, an SVG."""
     stage.drop_stock()
     stage.drop_ours()
-    for mode in dict.fromkeys((stage.args.closest, "None")):
+    for mode in stage.modes:
         with stage.report.part(f"{mode} profile"):
-            engine = Stock(stage.lab, f"profile-{mode}".lower(), stage.model, mode, env=tuned(stage))
+            engine = Stock(stage.lab, f"profile-{mode}".lower(), stage.model, mode, env=variables(stage))
             try:
                 engine.ready(stage.args.patience)
                 profiled(stage, mode, engine)
@@ -225,8 +225,10 @@ def profile(stage: Stage) -> None:
                 engine.stop()
 
 
-def tuned(stage: Stage) -> dict[str, str]:
-    return {"SGLANG_MOE_CONFIG_DIR": stage.args.tuned} if stage.args.tuned else {}
+def variables(stage: Stage) -> dict[str, str]:
+    """Beside those of the recipe."""
+    named = dict(one.split("=", 1) for one in stage.args.variable)
+    return named | ({"SGLANG_MOE_CONFIG_DIR": stage.args.tuned} if stage.args.tuned else {})
 
 
 def profiled(stage: Stage, mode: str, engine: Stock) -> None:

@@ -1,0 +1,162 @@
+"""A layer of experts as SGLang computes it for few rows, and as our kernels do: `python -m benchmarks.few_rows`.
+
+Times in CUDA graphs, by rows and part (scores, choice, experts, and all of it), microseconds of one layer; each call
+has other inputs, so that it meets other experts. Then plans of our two kernels of experts are timed, one kernel's with
+the other's best, the likely ones first, as long as there is time. What is further off than rounding is left out.
+Prints a table and writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "")]
+
+from benchmarks import moe_plan  # noqa: E402
+from benchmarks.tune_moe import SMALL_E, attempt  # noqa: E402
+
+from ling_engine.kernels.plans import Plan  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SHARED_MEMORY = 220 << 10  # bytes that a program may use
+PARTS = ("scores", "choice", "experts", "layer")
+
+
+def candidates(plan: Plan, columns: int, summands: int, widths: int) -> Iterator[Plan]:
+    """Plans of a kernel whose iteration loads `widths` tiles of weights; the one in use first."""
+    yield plan
+    for width, step, warps, stages, ahead in itertools.product(
+        (16, 32, 64), (256, 128, 64, 512), (4, 2, 8), (3, 4, 2, 5), (False, True)
+    ):
+        one = Plan(columns=width, summands=step, warps=warps, stages=stages, ahead=ahead)
+        room = (width * widths + 16) * step * 2 * stages
+        if one != plan and one.fits(columns, summands) and room <= _SHARED_MEMORY and (plan.ahead or not ahead):
+            yield one
+
+
+def searched(
+    kernels: tuple[Plan, Plan],
+    hidden: int,
+    columns: int,
+    took: Callable[[tuple[Plan, Plan]], float | None],
+    ends: float,
+) -> tuple[tuple[Plan, Plan], list[tuple[Plan, Plan, float]]]:
+    """The fastest pair, one kernel after the other, and all that were timed, in us. Half of the time is for each."""
+    found = list[tuple[Plan, Plan, float]]()
+    began = time.monotonic()
+    best, least = kernels, took(kernels)
+    if least is None:
+        raise RuntimeError(f"{kernels}: computes something else than SGLang")
+    found.append((*kernels, least))
+    for at, (wide, deep, tiles) in enumerate(((columns, hidden, 2), (hidden, columns, 1))):
+        until = began + (ends - began) * (at + 1) / 2
+        for one in itertools.islice(candidates(kernels[at], wide, deep, tiles), 1, None):
+            if time.monotonic() >= until:
+                break
+            pair = (one, best[1]) if at == 0 else (best[0], one)
+            us = attempt(functools.partial(took, pair))
+            if us is not None:
+                found.append((*pair, us))
+                if us < least:
+                    best, least = pair, us
+    return best, found
+
+
+def compile_all(args: argparse.Namespace) -> None:
+    """One of several processes that fill Triton's cache, with few experts: the kernels are the same."""
+    from benchmarks import few_rows_layer
+
+    part, count = map(int, args.compile.split("/"))
+    few_rows_layer.boot(args.shape)
+    number = 0
+    for case in args.cases:
+        small = moe_plan.cases(f"{min(case.layer.experts, SMALL_E)}x{case.layer.columns}")[0]
+        layer = few_rows_layer.Layer(small)
+        first = layer.plans
+        ups = candidates(first[0], layer.columns, layer.hidden, 2)
+        downs = candidates(first[1], layer.hidden, layer.columns, 1)
+        pairs = [(up, first[1]) for up in ups] + [(first[0], down) for down in downs]
+        for rows, pair in itertools.product((1, 2), pairs):  # Triton makes a kernel of its own for one row
+            number += 1
+            if number % count == part and time.monotonic() < args.ends:
+                attempt(functools.partial(layer.ours, layer.calls(rows)[:1], pair))
+
+
+def on_gpu(args: argparse.Namespace) -> None:
+    mine = [sys.executable, "-m", "benchmarks.few_rows", *sys.argv[1:], "--seconds", str(args.seconds / 2)]
+    compiling = [subprocess.Popen([*mine, "--compile", f"{part}/{args.jobs}"], cwd=ROOT) for part in range(args.jobs)]
+    from benchmarks import few_rows_layer
+
+    few_rows_layer.boot(args.shape)
+    print(f"compiled in {args.jobs} processes: {sorted({process.wait() for process in compiling})}", flush=True)
+    jobs = [(case, rows) for case in args.cases for rows in args.rows]
+    told = list[dict[str, Any]]()
+    for case in args.cases:
+        layer = few_rows_layer.Layer(case)
+        for rows in args.rows:
+            until = moe_plan.shares(jobs, time.monotonic(), args.ends)
+            jobs.pop(0)
+            told.append({"case": case.name, "rows": rows, **of(layer, rows, until)})
+            args.out.write_text(json.dumps(told))
+            print(line(told[-1]), flush=True)
+        del layer
+
+
+def of(layer: Any, rows: int, until: float) -> dict[str, Any]:
+    """What a layer takes SGLang's way and ours, part by part, and the best plans."""
+    times = {name: [layer.time(rows, name, ours=ours) for ours in (False, True)] for name in PARTS}
+    best, found = searched(
+        layer.plans, layer.hidden, layer.columns, lambda pair: layer.time(rows, "experts", ours=True, pair=pair), until
+    )
+    layer.use(best)
+    times["layer, best plans"] = [times["layer"][0], layer.time(rows, "layer", ours=True)]
+    layer.use(None)
+    return {
+        "times": times, "apart": layer.apart(rows), "best": [asdict(one) for one in best], "tried": len(found),
+        "found": [[asdict(up), asdict(down), us] for up, down, us in sorted(found, key=lambda one: one[2])[:20]],
+    }  # fmt: skip
+
+
+def line(one: dict[str, Any]) -> str:
+    said = ", ".join(f"{name} {a:.1f} -> {b:.1f}" for name, (a, b) in one["times"].items())
+    return f"{one['case']} rows={one['rows']}: {said} us; best of {one['tried']}: {one['best']}; {one['apart']}"
+
+
+def arguments(argv: list[str] | None = None) -> Any:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", type=Path, required=True, help="folder with a config.json of the architecture")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "few_rows.json")
+    parser.add_argument("--cases", type=moe_plan.cases, default=moe_plan.cases("513x768"), help="EXPERTSxCOLUMNS,...")
+    parser.add_argument("--rows", default="1,6,9,4,2")
+    parser.add_argument("--seconds", type=float, default=240, help="compiling included")
+    parser.add_argument("--jobs", type=int, default=12, help="processes that compile first; 0 = none")
+    parser.add_argument("--compile", default="", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    args.rows = list(map(int, args.rows.split(",")))
+    args.ends = time.monotonic() + args.seconds
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    if args.compile:
+        compile_all(args)
+    else:
+        on_gpu(args)
+
+
+if __name__ == "__main__":
+    main()

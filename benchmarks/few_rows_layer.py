@@ -1,0 +1,177 @@
+"""One layer of experts with SGLang's own functions, and with our hooks around them; timed. Needs SGLang."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.configs.shared_experts import SharedExpertsConfig
+from sglang.srt.layers.moe import topk
+from sglang.srt.layers.moe.moe_runner.base import MoeRunnerConfig
+from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
+from sglang.srt.models.bailing_moe_v3 import BailingMoEGate
+
+from ling_engine.kernels import plans as shipped
+from ling_engine.sglang import few_rows
+
+from .moe_kernel import REPLAYS, SETS, WRONG, boot
+
+if TYPE_CHECKING:
+    from ling_engine.kernels.plans import Plan
+
+    from .moe_plan import Case
+
+__all__ = ["Layer", "boot"]
+SCALE, CHOSEN, GROUPS, OF_GROUPS = 2.5, 8, 8, 4  # of Ling-3.0-flash
+
+
+class Layer:
+    """Weights at random; the last expert is the shared one, which every row meets."""
+
+    def __init__(
+        self, case: Case, *, hidden: int = 2560, chosen: int = CHOSEN, limit: float | None = None,
+        device: str = "cuda", dtype: Any = torch.bfloat16,
+    ) -> None:  # fmt: skip
+        torch.manual_seed(0)
+        self.hidden, self.columns, self.device, self.dtype = hidden, case.layer.columns, device, dtype
+        experts = case.layer.experts
+        make = lambda *size: torch.empty(size, device=device, dtype=dtype).normal_(std=0.02)  # noqa: E731
+        self._up, self._down = make(experts, 2 * self.columns, hidden), make(experts, hidden, self.columns)
+        keys = SimpleNamespace(num_experts=experts - 1, hidden_size=hidden, moe_router_enable_expert_bias=True)
+        self._gate = BailingMoEGate(keys, params_dtype=torch.float32).to(device)
+        self._gate.weight.data.normal_(std=0.02)
+        self._gate.expert_bias.data.normal_(std=0.01)
+        self._topk = topk.TopKConfig(
+            top_k=chosen + 1, use_grouped_topk=True, topk_group=OF_GROUPS, num_expert_group=GROUPS,
+            shared_experts=SharedExpertsConfig(num_fused_shared_experts=1),
+            correction_bias=self._gate.expert_bias.data, routed_scaling_factor=SCALE, scoring_func="sigmoid",
+        )  # fmt: skip
+        self._runner = MoeRunnerConfig(
+            num_experts=experts, num_local_experts=experts, inplace=False, routed_scaling_factor=SCALE,
+            gemm1_clamp_limit=limit,
+        )  # fmt: skip
+        self._pair: tuple[Plan, Plan] | None = None
+        found = shipped.experts(hidden, self.columns)
+        if found is None:
+            raise ValueError(f"{hidden} x {self.columns}: no plan fits")
+        self.plans = found
+
+    def use(self, pair: tuple[Plan, Plan] | None) -> None:
+        """Other plans from now on; None: those that are shipped."""
+        self._pair = pair
+
+    def calls(self, rows: int) -> list[torch.Tensor]:
+        """Inputs; the same ones each time."""
+        torch.manual_seed(rows)
+        return [torch.randn(rows, self.hidden, device=self.device, dtype=self.dtype) for _ in range(SETS)]
+
+    def scores(self, x: torch.Tensor, *, ours: bool) -> torch.Tensor:
+        stock = type(self._gate).forward
+        found: torch.Tensor = few_rows.scored(stock, self._gate, x) if ours else stock(self._gate, x)
+        return found
+
+    def choice(self, x: torch.Tensor, logits: torch.Tensor, *, ours: bool) -> Any:
+        if ours:
+            return few_rows.chosen(topk.select_experts, x, logits, self._topk, layer_id=0)
+        return topk.select_experts(x, logits, self._topk, layer_id=0)
+
+    def experts(self, x: torch.Tensor, chosen: Any, *, ours: bool) -> torch.Tensor:
+        if not ours:
+            found: torch.Tensor = fused_moe.fused_experts(x, self._up, self._down, chosen, self._runner)
+        elif self._pair is None:
+            found = few_rows.summed(_never, x, self._up, self._down, chosen, self._runner)
+        else:
+            layer = few_rows._layer(self._up, self._down, self._runner.gemm1_clamp_limit)
+            assert layer is not None
+            out = torch.empty_like(x)
+            found = layer(
+                x, chosen.topk_weights, chosen.topk_ids, out, scale=SCALE, plans=self._pair, pdl=few_rows._pdl()
+            )
+        return found
+
+    def layer(self, x: torch.Tensor, *, ours: bool) -> torch.Tensor:
+        return self.experts(x, self.choice(x, self.scores(x, ours=ours), ours=ours), ours=ours)
+
+    def ours(self, calls: list[torch.Tensor], pair: tuple[Plan, Plan]) -> torch.Tensor:
+        """The experts of those inputs with other plans; the last one's result."""
+        self.use(pair)
+        for x in calls:
+            found = self.experts(x, self.choice(x, self.scores(x, ours=False), ours=False), ours=True)
+        self.use(None)
+        return found
+
+    def apart(self, rows: int) -> dict[str, Any]:
+        """How far ours is from SGLang's, of the largest value; rows whose experts are others."""
+        x = self.calls(rows)[0]
+        wanted = [self.scores(x, ours=False)]
+        wanted += [self.choice(x, wanted[0], ours=False)]
+        got = [self.scores(x, ours=True)]
+        got += [self.choice(x, got[0], ours=True)]
+        sets = [[sorted(row) for row in one.topk_ids.tolist()] for one in (wanted[1], got[1])]
+        return {
+            "scores": off(got[0], wanted[0]),
+            "experts": off(self.experts(x, wanted[1], ours=True), self.experts(x, wanted[1], ours=False)),
+            "other experts": sum(a != b for a, b in zip(*sets, strict=True)),
+            "weights": off(got[1].topk_weights.sort(-1).values, wanted[1].topk_weights.sort(-1).values),
+        }
+
+    def time(self, rows: int, part: str, *, ours: bool, pair: tuple[Plan, Plan] | None = None) -> float | None:
+        """Microseconds of one call in a CUDA graph (without a GPU, of one call); None for a wrong result."""
+        calls = self.calls(rows)
+        logits = [self.scores(x, ours=False) for x in calls]
+        chosen = [self.choice(x, one, ours=False) for x, one in zip(calls, logits, strict=True)]
+        self.use(pair)
+        if pair is not None:
+            right = self.experts(calls[0], chosen[0], ours=False)
+            if off(self.experts(calls[0], chosen[0], ours=True), right) > WRONG:
+                return None
+
+        def run() -> None:
+            for x, one, choice in zip(calls, logits, chosen, strict=True):
+                if part == "scores":
+                    self.scores(x, ours=ours)
+                elif part == "choice":
+                    self.choice(x, one, ours=ours)
+                elif part == "experts":
+                    self.experts(x, choice, ours=ours)
+                else:
+                    self.layer(x, ours=ours)
+
+        try:
+            return timed(run, self.device)
+        finally:
+            self.use(None)
+
+
+def timed(run: Any, device: str) -> float:
+    """Microseconds of one of the SETS calls of `run`."""
+    run()
+    if device == "cpu":
+        began = time.perf_counter()
+        run()
+        return (time.perf_counter() - began) * 1e6 / SETS
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    times = []
+    for _ in range(REPLAYS + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1000 / SETS)
+    return statistics.median(times[1:])
+
+
+def off(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference, of the largest value."""
+    return float((found.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-9))
+
+
+def _never(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("our kernels were left out")

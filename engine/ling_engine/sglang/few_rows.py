@@ -1,0 +1,205 @@
+"""Decoding's layers of experts in fewer kernels: hooks that put our own in the place of SGLang's, for few rows.
+
+A step of one request spends as long between SGLang's kernels of such a layer as in them: scores, choice, columns of the
+shared expert, sorting, two products, activation, sum. With all three parts it is four kernels instead of eight to
+thirteen. Which experts are taken does not change, nor what is rounded; sums are made in another order.
+What is not exactly what our kernels are for, a prompt's rows for one, goes SGLang's way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ling_api.errors import BadInput, PluginMissing
+from ling_engine.kernels import plans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ling_engine.kernels.experts import Experts
+
+_log = logging.getLogger(__name__)
+VARIABLE: Final = "LING_FEW_ROWS"  # which parts, with commas between
+ROWS: Final = 16  # of a step at most; a test holds it to the kernels'
+TARGETS: Final = {
+    "scores": "sglang.srt.models.bailing_moe_v3.BailingMoEGate.forward",
+    "choice": "sglang.srt.layers.moe.topk.select_experts",
+    "experts": "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts",
+}
+_LEAST: Final = {"scores": 2}  # rows; SGLang's own kernel of one row is as good
+_QUANTIZED: Final = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "fuse_swiglu_interleaved")
+_MORE: Final = ("b1", "b2", "a1_q", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape")
+
+
+def wanted(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The parts that VARIABLE names. Raises BadInput for one that there is not."""
+    parts = tuple(part for part in environ.get(VARIABLE, "").split(",") if part)
+    if unknown := set(parts) - TARGETS.keys():
+        raise BadInput(f"{VARIABLE}: no part {sorted(unknown)[0]!r}; write some of {','.join(TARGETS)}")
+    return parts
+
+
+def ensure(*_: object, **__: object) -> None:
+    """Puts the wanted parts in place in this rank. Raises PluginMissing where SGLang is another one, and BadInput."""
+    parts = wanted(os.environ)
+    if not parts:
+        return
+    hooks: Any = importlib.import_module("sglang.srt.plugins.hook_registry")
+    for part in parts:
+        if TARGETS[part] not in hooks.HookRegistry._hooks:
+            hooks.HookRegistry.register(TARGETS[part], _HOOKS[part], hooks.HookType.AROUND)
+    hooks.HookRegistry.apply_hooks()
+    for part in parts:
+        if TARGETS[part] not in hooks.HookRegistry._patched:
+            raise PluginMissing(f"{TARGETS[part]} could not be hooked: this SGLang is another release than the tested")
+    _log.info("few_rows=%s", ",".join(parts))
+
+
+def few(part: str, x: Any) -> bool:
+    """Whether the rows of `x` [rows, hidden] are those of a step, in a type and a place that our kernels take."""
+    ours = x.is_cuda and x.dtype == torch.bfloat16
+    return _LEAST.get(part, 1) <= x.shape[0] <= ROWS and x.is_contiguous() and (ours or _interpreted())
+
+
+def scored(original: Callable[..., Any], gate: Any, hidden_states: Any) -> Any:
+    """In the place of BailingMoEGate.forward."""
+    weight = gate.weight
+    plan = plans.router(weight.shape[1], weight.shape[0])
+    known = weight.is_contiguous() and weight.dtype in (torch.float32, hidden_states.dtype)
+    if plan is None or not (known and few("scores", hidden_states)):
+        return original(gate, hidden_states)
+    from ling_engine.kernels import router
+
+    return router.scores(hidden_states, weight.data, plan=plan, pdl=_pdl())
+
+
+def chosen(original: Callable[..., Any], hidden_states: Any, router_logits: Any, topk_config: Any, **more: Any) -> Any:
+    """In the place of select_experts: SGLang's own kernel that also writes the shared expert's column and leaves out
+    padded rows, which it takes for some shapes alone, and then without either."""
+    topk: Any = importlib.import_module("sglang.srt.layers.moe.topk")
+    padded, layer = more.pop("num_token_non_padded", None), more.get("layer_id")
+    others = [value for name, value in more.items() if name != "layer_id" and value is not None]
+    if others or not (few("choice", hidden_states) and _grouped(topk, topk_config)):
+        return original(hidden_states, router_logits, topk_config, num_token_non_padded=padded, **more)
+    gate: Any = importlib.import_module("sglang.kernels.ops.moe.moe_fused_gate")
+    shared = topk_config.num_shared_topk_slots
+    weights, ids = gate.moe_fused_gate(
+        router_logits,
+        topk_config.correction_bias,
+        topk_config.top_k,
+        scoring_func="sigmoid",
+        num_fused_shared_experts=shared,
+        renormalize=topk_config.renormalize,
+        routed_scaling_factor=topk_config.routed_scaling_factor or 1.0,
+        apply_routed_scaling_factor_on_output=topk_config.apply_routed_scaling_factor_on_output,
+        num_expert_group=topk_config.num_expert_group,
+        topk_group=topk_config.topk_group,
+        num_token_non_padded=padded,
+    )
+    routed = ids[:, : ids.shape[1] - shared]
+    topk.capture_routed_experts_if_allowed(topk_config, layer, ids)
+    topk.get_global_expert_distribution_recorder().on_select_experts(topk_ids=routed)
+    return topk.StandardTopKOutput(weights, ids, router_logits)
+
+
+def _grouped(topk: Any, config: Any) -> bool:
+    """Whether it is the choice by groups, scores and a bias, all of whose columns one kernel writes."""
+    shared = config.num_shared_topk_slots
+    return (
+        config.use_grouped_topk
+        and config.scoring_func == "sigmoid"
+        and config.correction_bias is not None
+        and config.correction_bias.ndim == 1
+        and config.num_expert_group > 1
+        and config.custom_routing_function is None
+        and not config.torch_native
+        and config.fused_shared_experts_scaling_factor is None
+        and not (shared and topk.has_per_rank_fused_shared_slots(shared))
+        and not topk.routing_simulation_enabled()
+    )
+
+
+_layers: dict[int, Experts] = {}  # by the address of their first weight
+
+
+def summed(
+    original: Callable[..., Any], hidden_states: Any, w1: Any, w2: Any, topk_output: Any, moe_runner_config: Any,
+    **more: Any,
+) -> Any:  # fmt: skip
+    """In the place of fused_experts."""
+    weights, ids, _ = topk_output
+    config = moe_runner_config
+    cuts = plans.experts(w2.shape[1], w2.shape[2])
+    layer = None
+    if cuts is not None and few("experts", hidden_states) and _plain(hidden_states, w1, w2, ids, config, more):
+        layer = _layer(w1, w2, config.gemm1_clamp_limit)
+    if cuts is None or layer is None:
+        return original(hidden_states, w1, w2, topk_output, config, **more)
+    out = hidden_states if config.inplace else _room(hidden_states)
+    return layer(hidden_states, weights, ids, out, scale=config.routed_scaling_factor or 1.0, plans=cuts, pdl=_pdl())
+
+
+def _plain(x: Any, w1: Any, w2: Any, ids: Any, config: Any, more: Mapping[str, Any]) -> bool:
+    """Whether it is two products with silu(gate) * up between them, of whole experts, in the type of the rows."""
+    return (
+        x.dtype == w1.dtype == w2.dtype
+        and w1.is_contiguous()
+        and w2.is_contiguous()
+        and ids.dtype == torch.int32
+        and ids.is_contiguous()
+        and ids.shape[1] <= ROWS
+        and config.activation == "silu"
+        and config.is_gated
+        and config.gemm1_alpha is None
+        and config.swiglu_limit is None
+        and not config.apply_router_weight_on_input
+        and not config.no_combine
+        and config.num_experts == config.num_local_experts
+        and not any(more.get(name) for name in _QUANTIZED)
+        and all(more.get(name) is None for name in _MORE)
+        and not _summed_by_all()
+    )
+
+
+def _summed_by_all() -> bool:
+    """Whether the kernel itself sums over ranks."""
+    context: Any = importlib.import_module("sglang.srt.runtime_context")
+    return bool(context.get_exec().moe.enable_fused_moe_sum_all_reduce)
+
+
+def _room(x: Any) -> Any:
+    """Where a layer's result goes: memory that ranks share, where SGLang has its results there."""
+    fused: Any = importlib.import_module("sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe")
+    group = fused.get_parallel().tp_group
+    with fused.use_symmetric_memory(group, disabled=not fused.is_allocation_symmetric()):
+        return torch.empty_like(x)
+
+
+def _layer(w1: Any, w2: Any, limit: float | None) -> Experts | None:
+    """None while a graph is captured that would have a layer's counters made anew in every replay."""
+    found = _layers.get(w1.data_ptr())
+    if found is None:
+        if w1.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        from ling_engine.kernels.experts import Experts
+
+        found = _layers[w1.data_ptr()] = Experts(w1, w2, limit=limit)
+    return found
+
+
+def _pdl() -> bool:
+    utils: Any = importlib.import_module("sglang.kernels.jit.utils")
+    return not _interpreted() and utils.is_arch_support_pdl()
+
+
+def _interpreted() -> bool:
+    """For tests: Triton's interpreter runs the same kernels without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+_HOOKS: Final = {"scores": scored, "choice": chosen, "experts": summed}

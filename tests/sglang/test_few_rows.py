@@ -1,0 +1,53 @@
+"""Our kernels for few rows beside SGLang's own functions, in Triton's interpreter, in bf16."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.sglang_lane import Lane
+
+ROWS = ("1", "2", "6", "9", "16")
+ROUNDING = 0.01  # of the largest value: two steps of bf16
+
+
+@pytest.fixture(scope="module")
+def told(lane: Lane, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    result = tmp_path_factory.mktemp("few-rows") / "told.json"
+    lane.run("tests.support.sglang_few_rows", str(model), str(result))
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+@pytest.mark.parametrize("limit", ["free", "limited"])
+@pytest.mark.parametrize("rows", ROWS)
+def test_experts_are_sglangs_but_for_rounding(told: dict[str, Any], limit: str, rows: str) -> None:
+    assert told[limit][rows]["experts"] < ROUNDING
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_scores_are_as_exact_as_in_fp32(told: dict[str, Any], rows: str) -> None:
+    assert told["free"][rows]["scores"] < 1e-6
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_same_experts_are_chosen_with_the_same_weights(told: dict[str, Any], rows: str) -> None:
+    assert told["free"][rows]["other experts"] == 0
+    assert told["free"][rows]["weights"] < 1e-6
+
+
+@pytest.mark.parametrize("part", ["scores", "choice", "experts"])
+def test_sglang_itself_calls_ours_for_few_rows_and_its_own_for_more(told: dict[str, Any], part: str) -> None:
+    before, after = told["hooked"]["6"][part]
+    assert after
+    assert part == "choice" or not before, "else this test could not tell them apart"
+    assert told["hooked"]["17"][part] == [True, True]
+
+
+def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:
+    assert "could not be hooked" in told["another release"]

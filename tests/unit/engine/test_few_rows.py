@@ -1,0 +1,93 @@
+"""What goes SGLang's way in spite of our kernels for few rows, and how those are cut."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ling_api.errors import BadInput
+from ling_engine.kernels import plans
+from ling_engine.sglang import few_rows
+
+HIDDEN, COLUMNS, EXPERTS, SLOTS = 64, 32, 5, 3
+USUAL = {
+    "activation": "silu", "is_gated": True, "gemm1_alpha": None, "gemm1_clamp_limit": None, "swiglu_limit": None,
+    "apply_router_weight_on_input": False, "no_combine": False, "num_experts": EXPERTS, "num_local_experts": EXPERTS,
+    "inplace": False, "routed_scaling_factor": 2.5,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in tests of the kernels: rows need not be on a GPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def summed(rows: int = 2, columns: int = COLUMNS, more: dict[str, Any] | None = None, **config: Any) -> Any:
+    x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
+    w1, w2 = (torch.zeros(EXPERTS, *size, dtype=torch.bfloat16) for size in ((2 * columns, HIDDEN), (HIDDEN, columns)))
+    ids = torch.zeros(rows, SLOTS, dtype=torch.int32)
+    told = (torch.zeros(rows, SLOTS), ids, None)
+    runner = SimpleNamespace(**(USUAL | config))
+    return few_rows.summed(lambda *_, **named: ("SGLang's way", named), x, w1, w2, told, runner, **(more or {}))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rows": 17},
+        {"columns": 24},
+        {"activation": "gelu"},
+        {"is_gated": False},
+        {"gemm1_alpha": 1.7},
+        {"swiglu_limit": 10},
+        {"apply_router_weight_on_input": True},
+        {"no_combine": True},
+        {"num_local_experts": 2},
+        {"more": {"use_fp8_w8a8": True}},
+        {"more": {"fuse_swiglu_interleaved": True}},
+        {"more": {"b1": torch.zeros(1)}},
+        {"more": {"block_shape": [128, 128]}},
+    ],
+    ids=lambda given: next(iter(given.get("more", given))),
+)
+def test_what_our_kernels_are_not_for_goes_sglangs_way(given: dict[str, Any]) -> None:
+    said, named = summed(**given)
+    assert said == "SGLang's way"
+    assert named == given.get("more", {}), "nothing that was given is lost"
+
+
+@pytest.mark.parametrize(
+    ("said", "parts"),
+    [("", ()), ("experts", ("experts",)), ("scores,choice,experts", ("scores", "choice", "experts"))],
+)
+def test_the_variable_names_the_parts(said: str, parts: tuple[str, ...]) -> None:
+    assert few_rows.wanted({few_rows.VARIABLE: said}) == parts
+
+
+def test_a_part_that_there_is_not_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts"):
+        few_rows.wanted({few_rows.VARIABLE: "expert"})
+
+
+@pytest.mark.parametrize("columns", [768, 384, 192], ids=["TP1", "TP2", "TP4"])
+def test_flash_is_cut_into_whole_programs(columns: int) -> None:
+    found = plans.experts(2560, columns)
+    assert found is not None
+    up, down = found
+    assert up.fits(columns, 2560)
+    assert down.fits(2560, columns)
+    assert plans.router(2560, 512) is not None
+
+
+def test_sizes_that_cannot_be_cut_have_no_plan() -> None:
+    assert plans.experts(2560, 24) is None
+    assert plans.router(2560, 12) is None
+
+
+def test_without_a_gpu_and_without_the_interpreter_nothing_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert summed()[0] == "SGLang's way"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # The first that matches a kernel's name.
 KINDS: Final = (
-    ("experts", r"fused_moe|moe_align|moe_sum|act_and_mul|silu_and_mul|topk|routing|grouped_gemm"),
+    ("experts", r"fused_moe|experts_|router|moe_align|moe_sum|act_and_mul|silu_and_mul|topk|routing|grouped_gemm"),
     ("KDA", r"kda|gated_delta|delta_rule|chunk_|recurrent|causal_conv|conv1d|l2norm|gla_"),
     ("MLA", r"mla|attention|attn|flash|paged|decode_kernel|extend|fwd_grouped|concat_and_cast|rope|rotary"),
     ("all-reduce", r"all_?reduce|nccl|reduce_scatter|all_?gather|lamport"),

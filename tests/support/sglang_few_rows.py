@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +17,9 @@ from sglang.srt.plugins import load_plugins
 from tests.support.sglang_guards import missing
 from tests.support.sglang_moe import GPU, aligned
 
+from ling_engine.kernels import router
+from ling_engine.kernels.experts import Experts
+from ling_engine.kernels.plans import Choice, Plan
 from ling_engine.sglang import few_rows
 
 TINY = "17x32"
@@ -31,6 +35,65 @@ def layer(limit: float | None = None) -> few_rows_layer.Layer:
 def plainly(*args: Any, **named: Any) -> torch.Tensor:
     """What SGLang registers as an operator of CUDA alone: the same without a name."""
     return fused_moe.fused_experts_impl(*args[:7], False, *args[7:], **named)
+
+
+def chosen(scores: torch.Tensor, bias: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
+    """By the definition, of equals the lower number first."""
+    weights, ids = [], []
+    for row in scores.double().sigmoid().tolist():
+        rank = [torch.tensor(value).float().add(shift).item() for value, shift in zip(row, bias.tolist(), strict=True)]
+        size = len(rank) // choice.groups
+        groups = [range(at, at + size) for at in range(0, len(rank), size)]
+        of_group = [sum(sorted((rank[one] for one in group), reverse=True)[:2]) for group in groups]
+        best = sorted(range(choice.groups), key=lambda one: (-of_group[one], one))[: choice.of_groups]
+        picked = sorted((one for at in best for one in groups[at]), key=lambda one: (-rank[one], one))[: choice.chosen]
+        values = torch.tensor([row[one] for one in picked], dtype=torch.float64)
+        values = values / values.sum() if choice.renormalize else values
+        values = values * choice.scale if choice.scaled else values
+        shared = choice.slots - choice.chosen
+        weights.append([*values.tolist(), *[1.0 if choice.scaled else 1 / choice.scale] * shared])
+        ids.append([*picked, *range(len(rank), len(rank) + shared)])
+    return torch.tensor(weights), torch.tensor(ids, dtype=torch.int32)
+
+
+def choices() -> dict[str, bool]:
+    """By case, whether the kernel chooses by the definition."""
+    flash = Choice(chosen=8, slots=9, groups=8, of_groups=4, scale=2.5)
+    torch.manual_seed(0)
+    scores, bias = torch.randn(4, 512), torch.randn(512) / 10
+    ties = (scores * 2).round() / 2
+    cases = {
+        "Flash": (scores, bias, flash),
+        "ties": (ties, torch.zeros(512), flash),
+        "negative ranks": (scores, bias - 2, flash),
+        "scaled": (scores, bias, replace(flash, scaled=True)),
+        "as they are": (scores, bias, replace(flash, renormalize=False)),
+        "none shared": (scores, bias, replace(flash, slots=8)),
+        "groups of 3": (scores[:, :24].contiguous(), bias[:24], replace(flash, chosen=2, slots=3)),
+    }
+    found = {}
+    for name, (given, shift, choice) in cases.items():
+        weights, ids = router.choose(given, shift, choice, pdl=False)
+        right, experts = chosen(given, shift, choice)
+        found[name] = torch.equal(ids, experts) and torch.allclose(weights, right.float(), rtol=1e-5)
+    weights, ids = router.choose(scores, bias, flash, torch.tensor(3, dtype=torch.int32), pdl=False)
+    right, experts = chosen(scores, bias, flash)
+    found["padded"] = torch.equal(ids[:3], experts[:3]) and ids[3].tolist() == [-1] * 9 and not weights[3].any()
+    return found
+
+
+def left_out() -> float:
+    """The largest value of a row whose experts are none, beside one that has some."""
+    torch.manual_seed(0)
+    layer = Experts(torch.randn(3, 64, 32).bfloat16(), torch.randn(3, 32, 32).bfloat16())
+    x = torch.randn(2, 32).bfloat16()
+    ids = torch.tensor([[0, 2], [-1, -1]], dtype=torch.int32)
+    plan = Plan(columns=16, summands=32)
+    out = torch.full_like(x, 7)
+    for _ in range(2):  # counters are as they were
+        layer(x, torch.ones(2, 2), ids, out, scale=1.0, plans=(plan, plan), pdl=False)
+    assert out[0].any()
+    return float(out[1].abs().max())
 
 
 def ensured(targets: dict[str, str] = few_rows.TARGETS) -> None:
@@ -74,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
     model, result = map(Path, argv)
     load_plugins()
     moe_kernel.boot(model, "--dtype", "float32", device="cpu")
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"choices": choices(), "left out": left_out()}
     with (
         mock.patch.object(fused_moe, "moe_align_block_size", aligned),
         mock.patch.object(fused_moe, "outplace_fused_experts", plainly),

@@ -42,7 +42,7 @@ def _rows_of(ids_ptr, pair, rows, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS:
 
 
 @triton.jit
-def _up(
+def experts_up(
     x_ptr, w_ptr, ids_ptr, h_ptr, rows, limit,
     HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, LIMITED: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
@@ -77,7 +77,7 @@ def _up(
 
 
 @triton.jit
-def _down(
+def experts_down(
     h_ptr, w_ptr, ids_ptr, weights_ptr, part_ptr, out_ptr, come_ptr, rows, scale,
     HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
@@ -89,7 +89,7 @@ def _down(
     column = block * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, ROWS)
     kind = out_ptr.dtype.element_ty
-    # The experts were chosen before the kernel in front of this one began: `_up` waited for that.
+    # The experts were chosen before the kernel in front of this one began: `experts_up` waited for that.
     expert, meets, pairs, mine = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
     if EARLY:
         if AHEAD:  # noqa: SIM102 - known when this is compiled, and the other when it runs
@@ -146,11 +146,11 @@ class Experts:
         part = torch.empty((pairs, self.hidden), dtype=x.dtype, device=x.device)
         sizes = {"HIDDEN": self.hidden, "COLUMNS": self.columns, "SLOTS": slots, "WIDE": SLOTS, "ROWS": ROWS}
         up, down = plans
-        _up[(pairs * (self.columns // up.columns),)](
+        experts_up[(pairs * (self.columns // up.columns),)](
             x, self.up, ids, h, rows, self.limit or 0.0,
             **sizes, LIMITED=self.limit is not None, **cut(up, pdl=pdl),
         )  # fmt: skip
-        _down[(pairs * (self.hidden // down.columns),)](
+        experts_down[(pairs * (self.hidden // down.columns),)](
             h, self.down, ids, weights, part, out, self._come, rows, scale, **sizes, **cut(down, pdl=pdl)
         )
         return out

@@ -1,4 +1,4 @@
-"""How the kernels of few rows are cut, by the sizes of a layer. Pure."""
+"""How the kernels of few rows are cut, by the sizes of a layer, and how experts are chosen. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,28 @@ class Plan:
     def fits(self, columns: int, summands: int) -> bool:
         """Whether a product of that size is a whole number of programs and iterations."""
         return columns % self.columns == 0 and summands % self.summands == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`chosen` experts of a row out of the `of_groups` best of `groups`, then the shared ones, `slots` in all.
+
+    `scaled`: whether weights are already multiplied by `scale`, as the sum of experts is later where they are not; a
+    shared expert's weight is such that it counts once in the end.
+    """
+
+    chosen: int
+    slots: int
+    groups: int
+    of_groups: int
+    scale: float = 1.0
+    renormalize: bool = True
+    scaled: bool = False
+
+    def fits(self, experts: int) -> bool:
+        """Whether there are as many, in equal groups, a power of two of these."""
+        power = self.groups > 0 and self.groups & (self.groups - 1) == 0
+        return power and experts % self.groups == 0 and self.chosen <= self.of_groups * (experts // self.groups)
 
 
 def experts(hidden: int, columns: int) -> tuple[Plan, Plan] | None:

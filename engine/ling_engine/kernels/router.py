@@ -1,8 +1,12 @@
-"""The router's scores for the few rows of a decoding step, in one kernel. Triton; needs no SGLang.
+"""The router for the few rows of a decoding step: scores in one kernel, the choice of experts in another. Triton.
 
-A product of bf16 rows with fp32 weights to fp32, as exact as in fp32: a weight is cut into three bf16 numbers, which
-together have all of its 24 bits, and tensor cores multiply each with the rows, which are bf16 as they are. So weights
-are read once for all rows. A bf16 weight is one such number.
+*Scores*: a product of bf16 rows with fp32 weights to fp32, as exact as in fp32: a weight is cut into three bf16
+numbers, which together have all of its 24 bits, and tensor cores multiply each with the rows, which are bf16 as they
+are. So weights are read once for all rows. A bf16 weight is one such number.
+
+*Choice*: that of DeepSeek-V3, as `biased_grouped_topk_impl` of sglang 0.5.23 states it: experts are ranked by
+sigmoid(score) + bias, groups by the sum of their two best; of the best groups the best experts, weighted by
+sigmoid(score). Of equals the lower number wins.
 """
 
 from __future__ import annotations
@@ -17,11 +21,11 @@ from . import early
 from .experts import ROWS, cut
 
 if TYPE_CHECKING:
-    from .plans import Plan
+    from .plans import Choice, Plan
 
 
 @triton.jit
-def _scores(
+def router_scores(
     x_ptr, w_ptr, out_ptr, rows,
     HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
     PARTS: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
@@ -53,8 +57,92 @@ def scores(x: torch.Tensor, weight: torch.Tensor, *, plan: Plan, pdl: bool) -> t
     `plan.columns`, hidden of `plan.summands`. Returns [rows, experts] fp32."""
     experts, hidden = weight.shape
     out = torch.empty((x.shape[0], experts), dtype=torch.float32, device=x.device)
-    _scores[(experts // plan.columns,)](
+    router_scores[(experts // plan.columns,)](
         x, weight, out, x.shape[0], HIDDEN=hidden, EXPERTS=experts, ROWS=ROWS,
         PARTS=1 if weight.dtype == x.dtype else 3, **cut(plan, pdl=pdl),
     )  # fmt: skip
     return out
+
+
+_NONE = tl.constexpr(-(2**31))  # below every rank
+
+
+@triton.jit
+def _rank(value):
+    """A whole number that is ordered as the value is: a warp finds the largest of these in one instruction."""
+    bits = value.to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def _value(rank):
+    return tl.where(rank < 0, rank ^ 0x7FFFFFFF, rank).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def router_choice(
+    scores_ptr, bias_ptr, padded_ptr, weights_ptr, ids_ptr, scale,
+    EXPERTS: tl.constexpr, GROUPS: tl.constexpr, OF_GROUPS: tl.constexpr, MEMBERS: tl.constexpr,
+    CHOSEN: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr,
+    RENORMALIZE: tl.constexpr, SCALED: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """One row: SLOTS weights and ids, of which the last SLOTS - CHOSEN are shared experts."""
+    row = tl.program_id(0)
+    group = tl.arange(0, GROUPS)
+    member = tl.arange(0, MEMBERS)
+    size: tl.constexpr = EXPERTS // GROUPS
+    expert = group[:, None] * size + member[None, :]
+    inside = (member < size)[None, :] & (group >= 0)[:, None]
+    bias = tl.load(bias_ptr + expert, mask=inside, other=0.0)
+    if EARLY:
+        early.wait()
+    score = tl.load(scores_ptr + row * EXPERTS + expert, mask=inside, other=0.0)
+    rank = tl.where(inside, _rank(tl.sigmoid(score) + bias), _NONE)
+    best = tl.max(rank, axis=1)
+    first = tl.min(tl.where(rank == best[:, None], expert, EXPERTS), axis=1)
+    second = tl.max(tl.where(expert == first[:, None], _NONE, rank), axis=1)
+    left = _rank(_value(best) + _value(second))
+    kept = group < 0
+    for _ in tl.static_range(OF_GROUPS):
+        taken = group == tl.min(tl.where(left == tl.max(left, axis=0), group, GROUPS), axis=0)
+        kept = kept | taken
+        left = tl.where(taken, _NONE, left)
+    rank = tl.where(kept[:, None], rank, _NONE)
+    slot = tl.arange(0, WIDE)
+    ids = EXPERTS + slot - CHOSEN
+    for at in tl.static_range(CHOSEN):
+        taken = tl.min(tl.where(rank == tl.max(rank), expert, EXPERTS))
+        rank = tl.where(expert == taken, _NONE, rank)
+        ids = tl.where(slot == at, taken, ids)
+    routed = slot < CHOSEN
+    weight = tl.sigmoid(tl.load(scores_ptr + row * EXPERTS + ids, mask=routed, other=0.0))
+    weight = tl.where(routed, weight, 0.0)
+    if RENORMALIZE:
+        weight = weight / (tl.sum(weight, axis=0) + 1e-20)
+    weight = tl.where(routed, weight * scale, 1.0) if SCALED else tl.where(routed, weight, 1.0 / scale)
+    if PADDED:
+        live = row < tl.load(padded_ptr)
+        weight = tl.where(live, weight, 0.0)
+        ids = tl.where(live, ids, -1)
+    tl.store(weights_ptr + row * SLOTS + slot, weight, mask=slot < SLOTS)
+    tl.store(ids_ptr + row * SLOTS + slot, ids, mask=slot < SLOTS)
+
+
+def choose(
+    scores: torch.Tensor, bias: torch.Tensor, choice: Choice, padded: torch.Tensor | None = None, *, pdl: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`scores` [rows, experts] and `bias` [experts] fp32, contiguous. `padded`: the number of real rows, int32; the
+    others get no expert (-1). Returns weights fp32 and ids int32, [rows, choice.slots]."""
+    rows, experts = scores.shape
+    weights = torch.empty((rows, choice.slots), dtype=torch.float32, device=scores.device)
+    ids = torch.empty((rows, choice.slots), dtype=torch.int32, device=scores.device)
+    more = {"launch_pdl": True} if pdl else {}
+    router_choice[(rows,)](
+        scores, bias, padded, weights, ids, choice.scale,
+        EXPERTS=experts, GROUPS=choice.groups, OF_GROUPS=choice.of_groups,
+        MEMBERS=triton.next_power_of_2(experts // choice.groups),
+        CHOSEN=choice.chosen, SLOTS=choice.slots, WIDE=triton.next_power_of_2(choice.slots),
+        RENORMALIZE=choice.renormalize, SCALED=choice.scaled, PADDED=padded is not None, EARLY=pdl,
+        num_warps=1, **more,
+    )  # fmt: skip
+    return weights, ids

@@ -31,6 +31,7 @@ TARGETS: Final = {
     "choice": "sglang.srt.layers.moe.topk.select_experts",
     "experts": "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts",
 }
+_OF_CHOICE: Final = ("layer_id", "num_token_non_padded")
 _LEAST: Final = {"scores": 2}  # rows; SGLang's own kernel of one row is as good
 _QUANTIZED: Final = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "fuse_swiglu_interleaved")
 _MORE: Final = ("b1", "b2", "a1_q", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape")
@@ -79,48 +80,50 @@ def scored(original: Callable[..., Any], gate: Any, hidden_states: Any) -> Any:
 
 
 def chosen(original: Callable[..., Any], hidden_states: Any, router_logits: Any, topk_config: Any, **more: Any) -> Any:
-    """In the place of select_experts: SGLang's own kernel that also writes the shared expert's column and leaves out
-    padded rows, which it takes for some shapes alone, and then without either."""
+    """In the place of select_experts, with the shared expert's column and without padded rows in the same kernel."""
     topk: Any = importlib.import_module("sglang.srt.layers.moe.topk")
-    padded, layer = more.pop("num_token_non_padded", None), more.get("layer_id")
-    others = [value for name, value in more.items() if name != "layer_id" and value is not None]
-    if others or not (few("choice", hidden_states) and _grouped(topk, topk_config)):
-        return original(hidden_states, router_logits, topk_config, num_token_non_padded=padded, **more)
-    gate: Any = importlib.import_module("sglang.kernels.ops.moe.moe_fused_gate")
-    shared = topk_config.num_shared_topk_slots
-    weights, ids = gate.moe_fused_gate(
-        router_logits,
-        topk_config.correction_bias,
-        topk_config.top_k,
-        scoring_func="sigmoid",
-        num_fused_shared_experts=shared,
-        renormalize=topk_config.renormalize,
-        routed_scaling_factor=topk_config.routed_scaling_factor or 1.0,
-        apply_routed_scaling_factor_on_output=topk_config.apply_routed_scaling_factor_on_output,
-        num_expert_group=topk_config.num_expert_group,
-        topk_group=topk_config.topk_group,
-        num_token_non_padded=padded,
-    )
-    routed = ids[:, : ids.shape[1] - shared]
+    padded, layer = more.get("num_token_non_padded"), more.get("layer_id")
+    others = [value for name, value in more.items() if name not in _OF_CHOICE and value is not None]
+    choice = None if others or not few("choice", hidden_states) else _choice(topk, topk_config)
+    if choice is None or not (choice.fits(router_logits.shape[1]) and _fp32(router_logits, topk_config)):
+        return original(hidden_states, router_logits, topk_config, **more)
+    from ling_engine.kernels import router
+
+    weights, ids = router.choose(router_logits, topk_config.correction_bias, choice, padded, pdl=_pdl())
     topk.capture_routed_experts_if_allowed(topk_config, layer, ids)
-    topk.get_global_expert_distribution_recorder().on_select_experts(topk_ids=routed)
+    topk.get_global_expert_distribution_recorder().on_select_experts(topk_ids=ids[:, : choice.chosen])
     return topk.StandardTopKOutput(weights, ids, router_logits)
 
 
-def _grouped(topk: Any, config: Any) -> bool:
-    """Whether it is the choice by groups, scores and a bias, all of whose columns one kernel writes."""
+def _fp32(logits: Any, config: Any) -> bool:
+    both = (logits, config.correction_bias)
+    return all(one.dtype == torch.float32 and one.is_contiguous() for one in both)
+
+
+def _choice(topk: Any, config: Any) -> plans.Choice | None:
+    """None unless it is the choice by groups, scores and a bias, all of whose columns one kernel can write."""
     shared = config.num_shared_topk_slots
-    return (
+    ours = (
         config.use_grouped_topk
         and config.scoring_func == "sigmoid"
         and config.correction_bias is not None
         and config.correction_bias.ndim == 1
-        and config.num_expert_group > 1
         and config.custom_routing_function is None
         and not config.torch_native
         and config.fused_shared_experts_scaling_factor is None
         and not (shared and topk.has_per_rank_fused_shared_slots(shared))
         and not topk.routing_simulation_enabled()
+    )
+    if not ours:
+        return None
+    return plans.Choice(
+        chosen=config.top_k - shared,
+        slots=config.top_k,
+        groups=config.num_expert_group,
+        of_groups=config.topk_group,
+        scale=config.routed_scaling_factor or 1.0,
+        renormalize=config.renormalize,
+        scaled=config.apply_routed_scaling_factor_on_output,
     )
 
 

@@ -88,6 +88,16 @@ def test_sizes_that_cannot_be_cut_have_no_plan() -> None:
     assert plans.router(2560, 12) is None
 
 
+@pytest.mark.parametrize(
+    ("experts", "changed", "fits"),
+    [(512, {}, True), (64, {}, True), (513, {}, False), (512, {"groups": 6}, False), (8, {}, False)],
+    ids=["Flash", "cut", "uneven", "groups", "too few"],
+)
+def test_a_choice_is_of_equal_groups_a_power_of_two_of_them(experts: int, changed: dict[str, Any], fits: bool) -> None:
+    choice = plans.Choice(**({"chosen": 8, "slots": 9, "groups": 8, "of_groups": 4} | changed))
+    assert choice.fits(experts) is fits
+
+
 def test_without_a_gpu_and_without_the_interpreter_nothing_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET")
     assert summed()[0] == "SGLang's way"

@@ -14,6 +14,7 @@ import torch
 from benchmarks import few_rows_layer, moe_kernel, moe_plan
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
 from sglang.srt.plugins import load_plugins
+from tests.support.experts import chosen
 from tests.support.sglang_guards import missing
 from tests.support.sglang_moe import GPU, aligned
 
@@ -35,25 +36,6 @@ def layer(limit: float | None = None) -> few_rows_layer.Layer:
 def plainly(*args: Any, **named: Any) -> torch.Tensor:
     """What SGLang registers as an operator of CUDA alone: the same without a name."""
     return fused_moe.fused_experts_impl(*args[:7], False, *args[7:], **named)
-
-
-def chosen(scores: torch.Tensor, bias: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
-    """By the definition, of equals the lower number first."""
-    weights, ids = [], []
-    for row in scores.double().sigmoid().tolist():
-        rank = [torch.tensor(value).float().add(shift).item() for value, shift in zip(row, bias.tolist(), strict=True)]
-        size = len(rank) // choice.groups
-        groups = [range(at, at + size) for at in range(0, len(rank), size)]
-        of_group = [sum(sorted((rank[one] for one in group), reverse=True)[:2]) for group in groups]
-        best = sorted(range(choice.groups), key=lambda one: (-of_group[one], one))[: choice.of_groups]
-        picked = sorted((one for at in best for one in groups[at]), key=lambda one: (-rank[one], one))[: choice.chosen]
-        values = torch.tensor([row[one] for one in picked], dtype=torch.float64)
-        values = values / values.sum() if choice.renormalize else values
-        values = values * choice.scale if choice.scaled else values
-        shared = choice.slots - choice.chosen
-        weights.append([*values.tolist(), *[1.0 if choice.scaled else 1 / choice.scale] * shared])
-        ids.append([*picked, *range(len(rank), len(rank) + shared)])
-    return torch.tensor(weights), torch.tensor(ids, dtype=torch.int32)
 
 
 def choices() -> dict[str, bool]:

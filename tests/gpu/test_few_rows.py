@@ -1,0 +1,119 @@
+"""Our kernels for few rows on a real GPU, at Flash's sizes with fewer experts: right, repeatable, and in a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.support import experts as definition
+
+from ling_engine.kernels import plans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HIDDEN, EXPERTS = 2560, 65
+SCALE = 2.5
+CHOICE = plans.Choice(chosen=8, slots=9, groups=8, of_groups=4, scale=SCALE)
+
+
+@pytest.fixture(autouse=True)
+def kernels(gpu: str) -> Any:
+    return pytest.importorskip("ling_engine.kernels.router", reason="needs Triton")
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    make = lambda *size: torch.empty(size, device="cuda").normal_(std=0.02)  # noqa: E731
+    return {
+        "gate": make(EXPERTS - 1, HIDDEN), "bias": make(EXPERTS - 1),
+        "up": make(EXPERTS, 2 * 768, HIDDEN).bfloat16(), "down": make(EXPERTS, HIDDEN, 768).bfloat16(),
+    }  # fmt: skip
+
+
+@pytest.fixture(params=[False, True], ids=["one after the other", "early"])
+def pdl(request: pytest.FixtureRequest) -> bool:
+    if request.param and torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("needs compute capability 9.0")
+    return bool(request.param)
+
+
+def layer(weights: dict[str, torch.Tensor], pdl: bool, limit: float | None = None) -> Callable[[Any], Any]:
+    from ling_engine.kernels import router
+    from ling_engine.kernels.experts import Experts
+
+    made = Experts(weights["up"], weights["down"], limit=limit)
+    cuts, plan = plans.experts(HIDDEN, 768), plans.router(HIDDEN, EXPERTS - 1)
+    assert cuts is not None
+    assert plan is not None
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = router.scores(x, weights["gate"], plan=plan, pdl=pdl)
+        share, ids = router.choose(scores, weights["bias"], CHOICE, pdl=pdl)
+        out = made(x, share, ids, torch.empty_like(x), scale=SCALE, plans=cuts, pdl=pdl)
+        return scores, share, ids, out
+
+    return run
+
+
+def rows(count: int, seed: int = 1) -> torch.Tensor:
+    torch.manual_seed(seed)
+    return torch.randn(count, HIDDEN, device="cuda").bfloat16()
+
+
+@pytest.mark.parametrize("limit", [None, 0.01], ids=["free", "limited"])
+@pytest.mark.parametrize("count", [1, 2, 6, 9, 16])
+def test_a_layer_is_what_its_definition_says(
+    weights: dict[str, torch.Tensor], pdl: bool, count: int, limit: float | None
+) -> None:
+    x = rows(count)
+    scores, share, ids, out = layer(weights, pdl, limit)(x)
+    exact = x.double() @ weights["gate"].double().T
+    assert (scores - exact).abs().max() < 1e-5
+    right, chosen = definition.chosen(scores.cpu(), weights["bias"].cpu(), CHOICE)
+    assert torch.equal(ids.cpu(), chosen)
+    assert torch.allclose(share.cpu(), right.float(), rtol=1e-5)
+    wanted = definition.summed(x, weights["up"], weights["down"], share, ids, SCALE, limit).float()
+    assert (out.float() - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("count", [1, 6, 9])
+def test_a_graph_gives_the_same_bits_every_time(weights: dict[str, torch.Tensor], pdl: bool, count: int) -> None:
+    """Whoever comes last sums: in the order of the slots, whoever it is."""
+    run = layer(weights, pdl)
+    x = rows(count)
+    wanted = [one.clone() for one in run(x)]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = run(x)
+        again = run(first[-1])
+    others = [rows(count, seed) for seed in range(2, 30)]
+    results = []
+    for other in others:  # between the replays that are compared, others
+        for given in (x, other):
+            kept = given.clone()
+            x.copy_(kept)
+            graph.replay()
+            torch.cuda.synchronize()
+            if given is not other:
+                results.append([one.clone() for one in (*first, *again)])
+        x.copy_(rows(count))
+    assert len(results) == len(others)
+    for found in results:
+        assert all(torch.equal(a, b) for a, b in zip(found[:4], wanted, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(found, results[0], strict=True))
+
+
+def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor], pdl: bool) -> None:
+    from ling_engine.kernels.experts import Experts
+
+    made, x = Experts(weights["up"], weights["down"]), rows(6)
+    _, share, ids, wanted = layer(weights, pdl)(x)
+    cuts = plans.experts(HIDDEN, 768)
+    assert cuts is not None
+    given = x.clone()
+    made(given, share, ids, given, scale=SCALE, plans=cuts, pdl=pdl)
+    assert torch.equal(given, wanted)

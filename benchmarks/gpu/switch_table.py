@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ling_engine.sglang import few_rows
+from ling_engine.sglang import accepting, few_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,8 @@ def _words(text: str) -> frozenset[str]:
 
 NONE, NEXTN, DSPARK = "None", "NEXTN", "DSPARK"
 TUNED, TUNED_RECIPE = "tuned MoE", "recipe and tuned MoE"  # as it is shipped once the tables are
-FEW, FEW_RECIPE = "few rows", "recipe and few rows"  # kernels of ours; the latter with the tables, where there are any
+FEW, IN_GRAPH = "few rows", "acceptance in the graph"
+HOOKS_RECIPE = "recipe and hooks"  # with what we put in the place of SGLang's functions, and tables where there are any
 SPECULATIVE: Final = (NEXTN, DSPARK)
 # What belongs to the sizes of a call and to what it is at all; everything else of our recipe is a switch.
 KEPT: Final = _words(
@@ -51,13 +52,26 @@ class Trial:
 
 
 _ROUNDING: Final = "rounding; routing, where two experts tie"
-_FEW: Final = (
+_HOOKS: Final = (
     Trial(name=FEW, env={few_rows.VARIABLE: ",".join(few_rows.TARGETS)}, numerics=_ROUNDING, with_recipe=True),
-    *(Trial(name=f"{FEW}: {part}", env={few_rows.VARIABLE: part}, numerics=_ROUNDING) for part in few_rows.TARGETS),
+    Trial(
+        name=IN_GRAPH,
+        env={"SGLANG_RAGGED_VERIFY_MODE": "static", accepting.VARIABLE: "1", **accepting.WITH},
+        modes=(DSPARK,),
+        with_recipe=True,
+    ),
 )
 # Those with kernels that are compiled at a first start for a minute and more come last: what starts together waits.
 TRIALS: Final = (
-    *_FEW,
+    *_HOOKS,
+    *(Trial(name=f"{FEW}: {part}", env={few_rows.VARIABLE: part}, numerics=_ROUNDING) for part in few_rows.TARGETS),
+    Trial(
+        name="greedy drafts",
+        env={"SGLANG_RAGGED_VERIFY_MODE": "static", "SGLANG_DSPARK_USE_GREEDY_DRAFT": "1"},
+        modes=(DSPARK,),
+        numerics="requests with a temperature accept fewer drafts",
+        with_recipe=True,
+    ),
     Trial(name="no prefix cache", argv=("--disable-radix-cache",)),
     Trial(
         name="graph inputs in one copy",
@@ -183,14 +197,14 @@ def plainer(call: Call) -> Call:
 
 
 def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned: str = "") -> list[Call]:
-    """The cookbook's first, then ours, with tables, with our kernels, with all, and each trial alone. `tuned`: a folder
+    """The cookbook's first, then ours, with tables, with our hooks, with all, and each trial alone. `tuned`: a folder
     of MoE tables."""
     base, ours = cookbook(mode, argv), Call(name="recipe", argv=tuple(argv), env=env)
     trials = [one for one in TRIALS if mode in one.modes and tp >= one.least_tp]
     tables = [Trial(name=TUNED, env={"SGLANG_MOE_CONFIG_DIR": tuned}, with_recipe=True)] if tuned else []
     trials = [*tables, *trials]
     ours_more = [added(ours, tables, TUNED_RECIPE)] if tuned else []
-    ours_more.append(added(ours, [*tables, _FEW[0]], FEW_RECIPE))
+    ours_more.append(added(ours, [*tables, *(one for one in _HOOKS if mode in one.modes)], HOOKS_RECIPE))
     more = [one for one in trials if one.with_recipe]
     alone = [added(base, [one], one.name) for one in trials]
     return [base, ours, *ours_more, added(ours, more, "all"), *alone]

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ling_api.errors import BadInput, PluginMissing
+from ling_api.errors import BadInput
 from ling_engine.kernels import plans
+
+from . import hooking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,17 +50,10 @@ def wanted(environ: Mapping[str, str]) -> tuple[str, ...]:
 def ensure(*_: object, **__: object) -> None:
     """Puts the wanted parts in place in this rank. Raises PluginMissing where SGLang is another one, and BadInput."""
     parts = wanted(os.environ)
-    if not parts:
-        return
-    hooks: Any = importlib.import_module("sglang.srt.plugins.hook_registry")
     for part in parts:
-        if TARGETS[part] not in hooks.HookRegistry._hooks:
-            hooks.HookRegistry.register(TARGETS[part], _HOOKS[part], hooks.HookType.AROUND)
-    hooks.HookRegistry.apply_hooks()
-    for part in parts:
-        if TARGETS[part] not in hooks.HookRegistry._patched:
-            raise PluginMissing(f"{TARGETS[part]} could not be hooked: this SGLang is another release than the tested")
-    _log.info("few_rows=%s", ",".join(parts))
+        hooking.place("AROUND", TARGETS[part], _HOOKS[part])
+    if parts:
+        _log.info("few_rows=%s", ",".join(parts))
 
 
 def few(part: str, x: Any) -> bool:
@@ -205,4 +200,4 @@ def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-_HOOKS: Final = {"scores": scored, "choice": chosen, "experts": summed}
+_HOOKS: Final[dict[str, Callable[..., Any]]] = {"scores": scored, "choice": chosen, "experts": summed}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from ling_api.errors import PluginMissing
+from . import hooking
 
 _MODULE: Final = "sglang.srt.layers.attention.flashattention_backend"
 MADE: Final = f"{_MODULE}.FlashAttentionBackend.__init__"
@@ -27,12 +27,7 @@ def ensure_room(*_: object, **__: object) -> None:
         importlib.import_module(_MODULE)
     except ImportError:
         return
-    hooks: Any = importlib.import_module("sglang.srt.plugins.hook_registry")
-    if MADE not in hooks.HookRegistry._hooks:
-        hooks.HookRegistry.register(MADE, widen, hooks.HookType.AFTER)
-        hooks.HookRegistry.apply_hooks()
-    if MADE not in hooks.HookRegistry._patched:
-        raise PluginMissing(f"{MADE} could not be hooked: this SGLang is another release than the tested one")
+    hooking.place("AFTER", MADE, widen)
 
 
 def widen(_: object, backend: Any, *args: object, **kwargs: object) -> None:

@@ -30,7 +30,7 @@ def calls(mode: str, tp: int = 1, tuned: str = "") -> dict[str, switch_table.Cal
 @pytest.mark.parametrize("mode", ["None", "NEXTN", "DSPARK"])
 def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
-    assert list(found)[:4] == ["cookbook", "recipe", "recipe and few rows", "all"]
+    assert list(found)[:4] == ["cookbook", "recipe", "recipe and hooks", "all"]
     assert found["recipe"].argv == ours(mode).argv
     shared = [name for name in ("--speculative-algorithm", "--max-total-tokens", "--model-path", "--context-length")
               if name in found["recipe"].argv]  # fmt: skip
@@ -58,8 +58,10 @@ def test_a_trial_is_alone_but_in_all() -> None:
     assert found["tuned MoE"].env["SGLANG_MOE_CONFIG_DIR"] == "/tables"
     shipped = found["recipe and tuned MoE"]
     assert (shipped.argv, shipped.env["SGLANG_MOE_CONFIG_DIR"]) == (found["recipe"].argv, "/tables")
-    kernels = found["recipe and few rows"]
+    kernels = found["recipe and hooks"]
     assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | {"LING_FEW_ROWS": "scores,choice,experts"})
+    folded = calls("DSPARK")["recipe and hooks"].env
+    assert (folded["LING_ACCEPT_IN_GRAPH"], folded["SGLANG_OPT_DSV41_DSPARK_POST_FOLD"]) == ("1", "1")
     assert found["few rows: choice"].env == found["cookbook"].env | {"LING_FEW_ROWS": "choice"}
     together = found["all"]
     assert together.env["SGLANG_MOE_CONFIG_DIR"] == "/tables"

@@ -116,7 +116,7 @@ def test_every_mode_has_its_first_wave_before_any_has_its_second(stage: Stage) -
     assert [mode for groups in found[:4] for mode, _ in groups] == ["NEXTN", "None", "NEXTN", "None"]
     assert all(calls[0].name == "cookbook" for groups in found for _, calls in groups)
     assert all(sum(len(calls) for _, calls in groups) <= stage.args.beside for groups in found)
-    assert [one.name for one in found[0][0][1][1:3]] == ["recipe", "recipe and few rows"]
+    assert [one.name for one in found[0][0][1][1:3]] == ["recipe", "recipe and hooks"]
 
 
 def test_what_fits_on_the_gpu_at_once_is_one_wave(stage: Stage) -> None:

@@ -90,7 +90,7 @@ TRIALS: Final = (
     Trial(
         name="glued replay without a view",
         env={"SGLANG_ENABLE_METADATA_GLUE_GRAPH": "1", "SGLANG_OPT_SKIP_GLUED_REPLAY_VIEW": "1"},
-        modes=(NEXTN,),
+        modes=(NONE, NEXTN),
         with_recipe=True,
     ),
     Trial(name="MLA by Triton: no host sync", argv=("--attention-backend", "triton", "--page-size", "16")),
@@ -125,6 +125,13 @@ TRIALS: Final = (
     Trial(name="KDA decode: FlashInfer", argv=("--linear-attn-decode-backend", "flashinfer"), modes=(NONE,)),
     Trial(name="KDA verify: nv_cutedsl", argv=("--linear-attn-verify-backend", "nv_cutedsl"), modes=SPECULATIVE),
     Trial(name="KDA verify: FlashInfer", argv=("--linear-attn-verify-backend", "flashinfer"), modes=SPECULATIVE),
+    Trial(
+        name="head's product in fp32",
+        argv=("--enable-fp32-lm-head",),
+        numerics="scores are not rounded to bf16",
+    ),
+    Trial(name="requests looked for every fourth step", argv=("--scheduler-recv-interval", "4"), with_recipe=True),
+    Trial(name="inference mode", env={"SGLANG_ENABLE_TORCH_INFERENCE_MODE": "1"}, with_recipe=True),
     Trial(name="no scheduler overlap", argv=("--disable-overlap-schedule",)),
     Trial(name="sleep when idle", argv=("--sleep-on-idle",)),
     Trial(

@@ -60,5 +60,11 @@ def test_sglang_itself_calls_ours_for_few_rows_and_its_own_for_more(told: dict[s
     assert told["hooked"]["17"][part] == [True, True]
 
 
+def test_a_step_of_kda_has_the_same_bits_with_fewer_columns_a_program(told: dict[str, Any]) -> None:
+    found = told["recurrence"]
+    assert (found["columns"], found["equal"], found["moved"]) == ([32, 8], True, True)
+    assert found["other"] == [[32, 1], [32, 1]], "several requests, and what is no KDA, are SGLang's"
+
+
 def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:
     assert "could not be hooked" in told["another release"]

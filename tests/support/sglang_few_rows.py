@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 from benchmarks import few_rows_layer, moe_kernel, moe_plan
+from sglang.kernels.ops.attention.linear import fused_sigmoid_gating_recurrent as kda
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
 from sglang.srt.plugins import load_plugins
 from tests.support.experts import chosen
@@ -78,6 +79,45 @@ def left_out() -> float:
     return float(out[1].abs().max())
 
 
+def recurrence() -> dict[str, Any]:
+    """A step of KDA with SGLang's columns of a program and with ours: bits of results and states, and the columns."""
+    heads, width = 2, 128
+    columns = []
+
+    def stepped(choose: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        make = lambda *size: torch.randn(*size)  # noqa: E731
+        q, k, v, a = (make(1, 1, heads, width) for _ in range(4))
+        states = make(3, heads, width, width)
+        with mock.patch.object(kda, "_select_recurrent_launch_config", choose):
+            out = kda.fused_sigmoid_gating_delta_rule_update(
+                A_log=make(heads), dt_bias=make(heads * width), q=q, k=k, v=v, a=a.view(1, heads * width),
+                b=make(1, heads), initial_state_source=states, initial_state_indices=torch.tensor([1]),
+                cu_seqlens=torch.tensor([0, 1], dtype=torch.int32), use_qk_l2norm_in_kernel=True, softplus_beta=1.0,
+                softplus_threshold=20.0, is_kda=True, lower_bound=-5.0,
+            )  # fmt: skip
+        return [out, states]
+
+    usual = kda._select_recurrent_launch_config
+
+    def noted(original: Any) -> Any:
+        def choose(*args: Any, **named: Any) -> tuple[int, int]:
+            found: tuple[int, int] = original(*args, **named)
+            columns.append(found[0])
+            return found
+
+        return choose
+
+    before = stepped(noted(usual))
+    after = stepped(noted(functools.partial(few_rows.narrow, usual)))
+    many = few_rows.narrow(usual, 2, heads, heads, width, width, True)
+    other = few_rows.narrow(usual, 1, heads, heads, width, width, False)
+    return {
+        "equal": all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "columns": columns,
+        "other": [many, other], "moved": not torch.equal(before[1], torch.zeros_like(before[1])),
+    }  # fmt: skip
+
+
 def ensured(targets: dict[str, str] = few_rows.TARGETS) -> None:
     with (
         mock.patch.dict(os.environ, {few_rows.VARIABLE: ",".join(targets)}),
@@ -119,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
     model, result = map(Path, argv)
     load_plugins()
     moe_kernel.boot(model, "--dtype", "float32", device="cpu")
-    told: dict[str, Any] = {"choices": choices(), "left out": left_out()}
+    told: dict[str, Any] = {"choices": choices(), "left out": left_out(), "recurrence": recurrence()}
     with (
         mock.patch.object(fused_moe, "moe_align_block_size", aligned),
         mock.patch.object(fused_moe, "outplace_fused_experts", plainly),

@@ -1,8 +1,8 @@
-"""Decoding's layers of experts in fewer kernels: hooks that put our own in the place of SGLang's, for few rows.
+"""Decoding's layers for few rows: hooks that put kernels of ours, or other sizes, in the place of SGLang's.
 
-A step of one request spends as long between SGLang's kernels of such a layer as in them: scores, choice, columns of the
-shared expert, sorting, two products, activation, sum. With all three parts it is four kernels instead of eight to
-thirteen. Which experts are taken does not change, nor what is rounded; sums are made in another order.
+A step of one request spends as long between SGLang's kernels of a layer of experts as in them: scores, choice,
+columns of the shared expert, sorting, two products, activation, sum. With all three parts it is four kernels instead of
+eight to thirteen. Which experts are taken does not change, nor what is rounded; sums are made in another order.
 What is not exactly what our kernels are for, a prompt's rows for one, goes SGLang's way.
 """
 
@@ -32,8 +32,10 @@ TARGETS: Final = {
     "scores": "sglang.srt.models.bailing_moe_v3.BailingMoEGate.forward",
     "choice": "sglang.srt.layers.moe.topk.select_experts",
     "experts": "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts",
+    "state": "sglang.kernels.ops.attention.linear.fused_sigmoid_gating_recurrent._select_recurrent_launch_config",
 }
 _OF_CHOICE: Final = ("layer_id", "num_token_non_padded")
+_COLUMNS: Final = 8
 _LEAST: Final = {"scores": 2}  # rows; SGLang's own kernel of one row is as good
 _QUANTIZED: Final = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "fuse_swiglu_interleaved")
 _MORE: Final = ("b1", "b2", "a1_q", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape")
@@ -200,4 +202,14 @@ def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-_HOOKS: Final[dict[str, Callable[..., Any]]] = {"scores": scored, "choice": chosen, "experts": summed}
+def narrow(original: Callable[..., tuple[int, int]], n: int, h: int, hv: int, k: int, v: int, *more: Any,
+           **named: Any) -> tuple[int, int]:  # fmt: skip
+    """In the place of _select_recurrent_launch_config: columns of a state of KDA for a program, and warps. Of one
+    request SGLang gives a GPU 4 programs a head; columns do not depend on each other, so that more of fewer compute
+    the same."""
+    usual = original(n, h, hv, k, v, *more, **named)
+    is_kda = named.get("is_kda", more[0] if more else False)
+    return (_COLUMNS, 1) if n == 1 and is_kda and usual == (32, 1) and v % _COLUMNS == 0 else usual
+
+
+_HOOKS: Final[dict[str, Callable[..., Any]]] = {"scores": scored, "choice": chosen, "experts": summed, "state": narrow}

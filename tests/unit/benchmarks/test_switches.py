@@ -59,7 +59,7 @@ def test_a_trial_is_alone_but_in_all() -> None:
     shipped = found["recipe and tuned MoE"]
     assert (shipped.argv, shipped.env["SGLANG_MOE_CONFIG_DIR"]) == (found["recipe"].argv, "/tables")
     kernels = found["recipe and hooks"]
-    assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | {"LING_FEW_ROWS": "scores,choice,experts"})
+    assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | {"LING_FEW_ROWS": "scores,choice,experts,state"})
     folded = calls("DSPARK")["recipe and hooks"].env
     assert (folded["LING_ACCEPT_IN_GRAPH"], folded["SGLANG_OPT_DSV41_DSPARK_POST_FOLD"]) == ("1", "1")
     assert found["few rows: choice"].env == found["cookbook"].env | {"LING_FEW_ROWS": "choice"}

@@ -69,7 +69,7 @@ def test_the_variable_names_the_parts(said: str, parts: tuple[str, ...]) -> None
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts"):
+    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state"):
         few_rows.wanted({few_rows.VARIABLE: "expert"})
 
 

@@ -83,7 +83,7 @@ def compile_all(args: argparse.Namespace) -> None:
     number = 0
     for case in args.cases:
         small = moe_plan.cases(f"{min(case.layer.experts, SMALL_E)}x{case.layer.columns}")[0]
-        layer = few_rows_layer.Layer(small)
+        layer = few_rows_layer.Layer(small, limit=args.limit or None)
         first = layer.plans
         ups = candidates(first[0], layer.columns, layer.hidden, 2)
         downs = candidates(first[1], layer.hidden, layer.columns, 1)
@@ -104,7 +104,7 @@ def on_gpu(args: argparse.Namespace) -> None:
     jobs = [(case, rows) for case in args.cases for rows in args.rows]
     told = list[dict[str, Any]]()
     for case in args.cases:
-        layer = few_rows_layer.Layer(case)
+        layer = few_rows_layer.Layer(case, limit=args.limit or None)
         for rows in args.rows:
             until = moe_plan.shares(jobs, time.monotonic(), args.ends)
             jobs.pop(0)
@@ -140,6 +140,7 @@ def arguments(argv: list[str] | None = None) -> Any:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "few_rows.json")
     parser.add_argument("--cases", type=moe_plan.cases, default=moe_plan.cases("513x768"), help="EXPERTSxCOLUMNS,...")
     parser.add_argument("--rows", default="1,6,9,4,2")
+    parser.add_argument("--limit", type=float, default=7.0, help="clamp of gate and up, as the checkpoint has; 0 = none")
     parser.add_argument("--seconds", type=float, default=240, help="compiling included")
     parser.add_argument("--jobs", type=int, default=12, help="processes that compile first; 0 = none")
     parser.add_argument("--compile", default="", help=argparse.SUPPRESS)

@@ -46,11 +46,13 @@ TINY = {
 }  # fmt: skip
 
 
-def keys_of(layers: int, experts: int, *, tiny: bool = False, dtype: str = "bfloat16") -> dict[str, Any]:
-    """config.json of the target. Two layers: one KDA, one MLA, both with experts."""
+def keys_of(
+    layers: int, experts: int, *, tiny: bool = False, dtype: str = "bfloat16", clamps: bool = False
+) -> dict[str, Any]:
+    """config.json of the target. Two layers: one KDA, one MLA, both with experts. `clamps`: of experts, as
+    Ling-3.0-flash has them from the third layer on; SGLang's activation is another kernel then."""
     flat = {"layer_group_size": 2, "first_k_dense_replace": 0} if layers == 2 else {}
-    # Without clamps: where the shared expert is computed as one of the routed ones, it gets their clamp.
-    none = {"expert_swiglu_limit_list": None, "share_expert_swiglu_limit_list": None}
+    none = {} if clamps else {"expert_swiglu_limit_list": None, "share_expert_swiglu_limit_list": None}
     own = {"bos_token_id": _BOS, "eos_token_id": _EOS, "pad_token_id": _EOS, "torch_dtype": dtype}
     return flash.target(layers, experts, **{**(TINY if tiny else {}), **flat, **none, **own})
 
@@ -166,8 +168,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--shape", action="store_true")
+    parser.add_argument("--clamps", action="store_true", help="of experts, as Ling-3.0-flash has them")
     args = parser.parse_args()
-    keys = keys_of(args.layers, args.experts, tiny=args.tiny, dtype=args.dtype)
+    keys = keys_of(args.layers, args.experts, tiny=args.tiny, dtype=args.dtype, clamps=args.clamps)
     if args.shape:
         shape(args.folder, keys)
     else:

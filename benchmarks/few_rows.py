@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SHARED_MEMORY = 220 << 10  # bytes that a program may use
+HEADS = ((64, 256, 4, 3), (64, 128, 4, 4), (32, 256, 4, 4), (128, 128, 4, 3), (64, 512, 4, 3), (64, 256, 8, 3))
 PARTS = ("scores", "choice", "experts", "layer")
 
 
@@ -101,6 +102,7 @@ def on_gpu(args: argparse.Namespace) -> None:
 
     few_rows_layer.boot(args.shape)
     print(f"compiled in {args.jobs} processes: {sorted({process.wait() for process in compiling})}", flush=True)
+    heads(few_rows_layer.Head())
     jobs = [(case, rows) for case in args.cases for rows in args.rows]
     told = list[dict[str, Any]]()
     for case in args.cases:
@@ -112,6 +114,15 @@ def on_gpu(args: argparse.Namespace) -> None:
             args.out.write_text(json.dumps(told))
             print(line(told[-1]), flush=True)
         del layer
+
+
+def heads(head: Any) -> None:
+    """What a draft's head takes for one row, by plan."""
+    print(f"head in bf16: {head.time(1, None):.1f} us", flush=True)
+    for columns, step, warps, stages in HEADS:
+        one = Plan(columns=columns, summands=step, warps=warps, stages=stages, ahead=True)
+        us = attempt(functools.partial(head.time, 1, one))
+        print(f"head in fp8, {one}: {us if us is None else round(us, 1)} us", flush=True)
 
 
 def of(layer: Any, rows: int, until: float) -> dict[str, Any]:
@@ -140,7 +151,7 @@ def arguments(argv: list[str] | None = None) -> Any:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "few_rows.json")
     parser.add_argument("--cases", type=moe_plan.cases, default=moe_plan.cases("513x768"), help="EXPERTSxCOLUMNS,...")
     parser.add_argument("--rows", default="1,6,9,4,2")
-    parser.add_argument("--limit", type=float, default=7.0, help="clamp of gate and up, as the checkpoint has; 0 = none")
+    parser.add_argument("--limit", type=float, default=7.0, help="clamp of gate and up; 0 = none")
     parser.add_argument("--seconds", type=float, default=240, help="compiling included")
     parser.add_argument("--jobs", type=int, default=12, help="processes that compile first; 0 = none")
     parser.add_argument("--compile", default="", help=argparse.SUPPRESS)

@@ -14,6 +14,7 @@ from sglang.srt.layers.moe.moe_runner.base import MoeRunnerConfig
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
 from sglang.srt.models.bailing_moe_v3 import BailingMoEGate
 
+from ling_engine.kernels import head
 from ling_engine.kernels import plans as shipped
 from ling_engine.sglang import few_rows
 
@@ -88,7 +89,7 @@ class Layer:
             assert layer is not None
             out = torch.empty_like(x)
             found = layer(
-                x, chosen.topk_weights, chosen.topk_ids, out, scale=SCALE, plans=self._pair, pdl=few_rows._pdl()
+                x, chosen.topk_weights, chosen.topk_ids, out, scale=SCALE, plans=self._pair, pdl=few_rows.pdl()
             )
         return found
 
@@ -144,6 +145,29 @@ class Layer:
             return timed(run, self.device)
         finally:
             self.use(None)
+
+
+class Head:
+    """The head of a draft, in bf16 and rounded."""
+
+    def __init__(self, *, hidden: int = 2560, words: int = 157184, device: str = "cuda") -> None:
+        torch.manual_seed(0)
+        self.hidden, self.words, self._device = hidden, words, device
+        self._weight = torch.empty((words, hidden), device=device, dtype=torch.bfloat16).normal_(std=0.02)
+        self._small, self._scales = head.rounded(self._weight)
+
+    def time(self, rows: int, plan: Plan | None) -> float:
+        """Microseconds of the scores in a CUDA graph; None: in bf16, as SGLang computes them, and made fp32."""
+        x = torch.randn(rows, self.hidden, device=self._device, dtype=torch.bfloat16)
+
+        def run() -> None:
+            for _ in range(SETS):
+                if plan is None:
+                    torch.matmul(x, self._weight.T).float()
+                else:
+                    head.scores(x, self._small, self._scales, plan=plan, pdl=few_rows.pdl())
+
+        return timed(run, self._device)
 
 
 def timed(run: Any, device: str) -> float:

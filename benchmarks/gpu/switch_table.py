@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ling_engine.sglang import accepting, few_rows
+from ling_engine.sglang import accepting, draft_head, few_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +58,13 @@ _HOOKS: Final = (
         name=IN_GRAPH,
         env={"SGLANG_RAGGED_VERIFY_MODE": "static", accepting.VARIABLE: "1", **accepting.WITH},
         modes=(DSPARK,),
+        with_recipe=True,
+    ),
+    Trial(
+        name="draft's head in fp8",
+        env={draft_head.VARIABLE: draft_head.FP8},
+        modes=(NEXTN,),
+        numerics="other drafts, the same tokens",
         with_recipe=True,
     ),
 )

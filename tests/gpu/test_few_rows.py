@@ -117,3 +117,18 @@ def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor],
     given = x.clone()
     made(given, share, ids, given, scale=SCALE, plans=cuts, pdl=pdl)
     assert torch.equal(given, wanted)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_rounded_head_gives_the_scores_of_its_rounded_words(pdl: bool, count: int) -> None:
+    from ling_engine.kernels import head
+
+    words = 157184
+    torch.manual_seed(0)
+    small, scales = head.rounded(torch.randn(words, HIDDEN, device="cuda").bfloat16())
+    plan, x = plans.head(HIDDEN, words), rows(count)
+    assert plan is not None
+    found = head.scores(x, small, scales, plan=plan, pdl=pdl)
+    picked = torch.randint(words, (2000,), device="cuda")
+    exact = x.double() @ (small[picked].double() * scales[picked, None].double()).T
+    assert (found[:, picked] - exact).abs().max() < 1e-3 * exact.abs().max()

@@ -57,5 +57,10 @@ def router(hidden: int, experts: int) -> Plan | None:
     return _first([Plan(columns=8, summands=step, warps=2, ahead=True) for step in (256, 128, 64)], experts, hidden)
 
 
+def head(hidden: int, words: int) -> Plan | None:
+    """Of a draft's head."""
+    return _first([Plan(columns=64, summands=step, ahead=True) for step in (256, 128, 64)], words, hidden)
+
+
 def _first(plans: list[Plan], columns: int, summands: int) -> Plan | None:
     return next((plan for plan in plans if plan.fits(columns, summands)), None)

@@ -73,7 +73,7 @@ def scored(original: Callable[..., Any], gate: Any, hidden_states: Any) -> Any:
         return original(gate, hidden_states)
     from ling_engine.kernels import router
 
-    return router.scores(hidden_states, weight.data, plan=plan, pdl=_pdl())
+    return router.scores(hidden_states, weight.data, plan=plan, pdl=pdl())
 
 
 def chosen(original: Callable[..., Any], hidden_states: Any, router_logits: Any, topk_config: Any, **more: Any) -> Any:
@@ -86,7 +86,7 @@ def chosen(original: Callable[..., Any], hidden_states: Any, router_logits: Any,
         return original(hidden_states, router_logits, topk_config, **more)
     from ling_engine.kernels import router
 
-    weights, ids = router.choose(router_logits, topk_config.correction_bias, choice, padded, pdl=_pdl())
+    weights, ids = router.choose(router_logits, topk_config.correction_bias, choice, padded, pdl=pdl())
     topk.capture_routed_experts_if_allowed(topk_config, layer, ids)
     topk.get_global_expert_distribution_recorder().on_select_experts(topk_ids=ids[:, : choice.chosen])
     return topk.StandardTopKOutput(weights, ids, router_logits)
@@ -141,7 +141,7 @@ def summed(
     if cuts is None or layer is None:
         return original(hidden_states, w1, w2, topk_output, config, **more)
     out = hidden_states if config.inplace else _room(hidden_states)
-    return layer(hidden_states, weights, ids, out, scale=config.routed_scaling_factor or 1.0, plans=cuts, pdl=_pdl())
+    return layer(hidden_states, weights, ids, out, scale=config.routed_scaling_factor or 1.0, plans=cuts, pdl=pdl())
 
 
 def _plain(x: Any, w1: Any, w2: Any, ids: Any, config: Any, more: Mapping[str, Any]) -> bool:
@@ -192,7 +192,8 @@ def _layer(w1: Any, w2: Any, limit: float | None) -> Experts | None:
     return found
 
 
-def _pdl() -> bool:
+def pdl() -> bool:
+    """Whether kernels may be launched before the one in front has ended."""
     utils: Any = importlib.import_module("sglang.kernels.jit.utils")
     return not _interpreted() and utils.is_arch_support_pdl()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ling_api.errors import PluginMissing
 
-from . import accepting, few_rows, pages, ranks, readonly
+from . import accepting, draft_head, few_rows, pages, ranks, readonly
 
 LOADER_MODULE = "sglang.private.private_model_loader"  # what --load-format private imports
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -30,7 +30,7 @@ def install() -> None:
         hooks.HookRegistry.register(path, readonly.refusal(path), hooks.HookType.BEFORE)
     for path in _WATCHED:
         hooks.HookRegistry.register(path, ranks.watched, hooks.HookType.AROUND)
-    for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure):
+    for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure, draft_head.ensure):
         hooks.HookRegistry.register(pages.BACKENDS, ensure, hooks.HookType.BEFORE)
 
 

@@ -11,6 +11,7 @@ from ling_engine.sglang import arguments, wishes
 from ling_engine.sglang.families import Family
 from ling_engine.sglang.shape import shape_of
 
+OURS = {"LING_FEW_ROWS": "scores,choice,experts,state"}
 SHAPE = shape_of(flash.target(), flash.draft())
 
 
@@ -59,7 +60,8 @@ def test_a_trial_is_alone_but_in_all() -> None:
     shipped = found["recipe and tuned MoE"]
     assert (shipped.argv, shipped.env["SGLANG_MOE_CONFIG_DIR"]) == (found["recipe"].argv, "/tables")
     kernels = found["recipe and hooks"]
-    assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | {"LING_FEW_ROWS": "scores,choice,experts,state"})
+    assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | OURS | {"LING_DRAFT_HEAD": "fp8"})
+    assert "LING_DRAFT_HEAD" not in calls("None")["recipe and hooks"].env
     folded = calls("DSPARK")["recipe and hooks"].env
     assert (folded["LING_ACCEPT_IN_GRAPH"], folded["SGLANG_OPT_DSV41_DSPARK_POST_FOLD"]) == ("1", "1")
     assert found["few rows: choice"].env == found["cookbook"].env | {"LING_FEW_ROWS": "choice"}

@@ -1,0 +1,70 @@
+"""A draft's head in fp8 for few rows: half of the bytes that a draft step reads most of. Triton; needs no SGLang.
+
+Drafts only guess: what a rounded head guesses wrongly costs a draft, never a token. Weights are e4m3 with one fp32
+scale a row; rows and weights are multiplied in fp16, which holds every e4m3 number, and summed in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from . import early
+from .experts import ROWS, cut
+
+if TYPE_CHECKING:
+    from .plans import Plan
+
+LARGEST: Final = 448.0  # of e4m3
+_AT_ONCE: Final = 8192  # rows that are rounded at once: fp32 copies of more would want gigabytes for a moment
+
+
+def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of a head [words, hidden]: e4m3 of the same shape, and scales [words] fp32."""
+    small = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)
+    scales = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
+    for at in range(0, weight.shape[0], _AT_ONCE):
+        piece = weight[at : at + _AT_ONCE].float()
+        scale = piece.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+        scales[at : at + _AT_ONCE] = scale
+        small[at : at + _AT_ONCE] = (piece / scale[:, None]).to(small.dtype)
+    return small, scales
+
+
+@triton.jit
+def head_scores(
+    x_ptr, w_ptr, scale_ptr, out_ptr, rows,
+    HIDDEN: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+    EARLY: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """out[row, word] = scale (x w), in fp32."""
+    word = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.arange(0, ROWS)
+    k = tl.arange(0, STEP)
+    scale = tl.load(scale_ptr + word)
+    if EARLY:
+        if AHEAD:
+            early.fetch(w_ptr + tl.program_id(0).to(tl.int64) * (BLOCK * HIDDEN), BLOCK * HIDDEN)
+        early.wait()
+    x = x_ptr + row[:, None] * HIDDEN + k[None, :]
+    w = w_ptr + word[None, :].to(tl.int64) * HIDDEN + k[:, None]
+    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    for at in range(0, HIDDEN, STEP):
+        value = tl.load(x + at, mask=(row < rows)[:, None], other=0.0).to(tl.float16)
+        total = tl.dot(value, tl.load(w + at).to(tl.float16), total)
+    place = out_ptr + row[:, None].to(tl.int64) * WORDS + word[None, :]
+    tl.store(place, total * scale[None, :], mask=(row < rows)[:, None])
+
+
+def scores(x: torch.Tensor, small: torch.Tensor, scales: torch.Tensor, *, plan: Plan, pdl: bool) -> torch.Tensor:
+    """`x` [rows, hidden], ROWS at most, no value beyond fp16's 65,504; `small`, `scales` as `rounded` gives them; all
+    contiguous. Returns [rows, words] fp32."""
+    words, hidden = small.shape
+    out = torch.empty((x.shape[0], words), dtype=torch.float32, device=x.device)
+    head_scores[(words // plan.columns,)](
+        x, small, scales, out, x.shape[0], HIDDEN=hidden, WORDS=words, ROWS=ROWS, **cut(plan, pdl=pdl)
+    )
+    return out

@@ -68,3 +68,11 @@ def test_a_step_of_kda_has_the_same_bits_with_fewer_columns_a_program(told: dict
 
 def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:
     assert "could not be hooked" in told["another release"]
+
+
+def test_the_benchmark_times_both_ways_part_by_part(told: dict[str, Any]) -> None:
+    found = told["benchmark"]
+    assert found["parts"] == ["choice", "experts", "layer", "layer, best plans", "scores"]
+    assert found["tried"] == 1
+    assert found["line"].startswith("17x32 rows=2: scores ")
+    assert all(took > 0 for took in found["took"])

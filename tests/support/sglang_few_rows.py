@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from benchmarks import few_rows as bench
 from benchmarks import few_rows_layer, moe_kernel, moe_plan
 from sglang.kernels.ops.attention.linear import fused_sigmoid_gating_recurrent as kda
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
@@ -118,6 +120,18 @@ def recurrence() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def benchmark() -> dict[str, Any]:
+    """What the benchmark tells of a layer and a head when it has time for one plan alone."""
+    found = bench.of(layer(), 2, time.monotonic())
+    head = few_rows_layer.Head(hidden=64, words=256, device="cpu")
+    plan = Plan(columns=64, summands=32)
+    line = bench.line({"case": TINY, "rows": 2, **found})
+    return {
+        "parts": sorted(found["times"]), "tried": found["tried"], "line": line,
+        "took": [*(us for pair in found["times"].values() for us in pair), head.time(1, None), head.time(1, plan)],
+    }  # fmt: skip
+
+
 def ensured(targets: dict[str, str] = few_rows.TARGETS) -> None:
     with (
         mock.patch.dict(os.environ, {few_rows.VARIABLE: ",".join(targets)}),
@@ -168,6 +182,7 @@ def main(argv: Sequence[str]) -> int:
         for name, limit in (("free", None), ("limited", LIMIT)):
             one = layer(limit)
             told[name] = {rows: one.apart(rows) for rows in (1, 2, 6, 9, 16)}
+        told["benchmark"] = benchmark()
         told["hooked"] = hooked(layer(), (6, 17))
         told["another release"] = missing(
             functools.partial(ensured, {**few_rows.TARGETS, "choice": f"{few_rows.__name__}.gone.chosen"})

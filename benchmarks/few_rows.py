@@ -39,7 +39,7 @@ def candidates(plan: Plan, columns: int, summands: int, widths: int) -> Iterator
     """Plans of a kernel whose iteration loads `widths` tiles of weights; the one in use first."""
     yield plan
     for width, step, warps, stages, ahead in itertools.product(
-        (16, 32, 64), (256, 128, 64, 512), (4, 2, 8), (3, 4, 2, 5), (False, True)
+        (32, 64, 16), (128, 256, 64, 512), (4, 2, 8, 1), (4, 3, 5, 2), (True, False)
     ):
         one = Plan(columns=width, summands=step, warps=warps, stages=stages, ahead=ahead)
         room = (width * widths + 16) * step * 2 * stages

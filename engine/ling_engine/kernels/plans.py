@@ -46,15 +46,20 @@ class Choice:
 
 
 def experts(hidden: int, columns: int) -> tuple[Plan, Plan] | None:
-    """Up and down of a layer whose experts are `columns` wide on this rank; None for a size that cannot be cut."""
-    up = _first([Plan(columns=16, summands=step) for step in (256, 128, 64, 32)], columns, hidden)
-    down = _first([Plan(columns=16, summands=step, ahead=True) for step in (256, 128, 64, 32)], hidden, columns)
+    """Up and down of a layer whose experts are `columns` wide on this rank; None for a size that cannot be cut.
+
+    Of 32 columns each of four warps has eight: fewer, and Triton lets several compute the same.
+    """
+    steps = (128, 64, 32)
+    up = _first([Plan(columns=32, summands=step, stages=4) for step in steps], columns, hidden)
+    down = _first([Plan(columns=32, summands=step, stages=4, ahead=True) for step in steps], hidden, columns)
     return None if up is None or down is None else (up, down)
 
 
 def router(hidden: int, experts: int) -> Plan | None:
-    """Of the scores."""
-    return _first([Plan(columns=8, summands=step, warps=2, ahead=True) for step in (256, 128, 64)], experts, hidden)
+    """Of the scores: narrow, so that as many programs as a GPU has processors read the weights."""
+    plans = [Plan(columns=8, summands=step, warps=1, stages=5, ahead=True) for step in (128, 64)]
+    return _first(plans, experts, hidden)
 
 
 def head(hidden: int, words: int) -> Plan | None:

@@ -103,6 +103,8 @@ _HAVE_LISTENER: Final = Shape({"netns": _whole(0)}, _one_fd)
 _CONNECTIONS: Final = Shape({"count": _whole(1, MAX_FDS)}, _count_fds)
 _MEMBERS: Final = Shape({"members": _members}, optional={"term": _whole(0, (1 << 32) - 1)})
 _REASON: Final = Shape({"reason": _text})
+_JIT_ASKED: Final = Shape(_KEY)
+_JIT: Final = Shape({**_KEY, "bytes": _whole(0, 1 << 40)}, lambda message: int(message["bytes"] > 0))
 _STORED: Final = Shape({**_ONE_SET, "part": _whole(0, _MAX_PARTS - 1)})
 
 
@@ -146,15 +148,20 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         **_BACKS_UP,
         "hello": _hello("launcher"),
         "pass": _CONNECTIONS,
-        "jit": Shape(_KEY),
+        "jit": _JIT_ASKED,
         "jit-offer": Shape({**_KEY, "bytes": _whole(1, 1 << 40)}, _one_fd),
     },
     "agent->launcher": {
         **_BACKED_UP,
         "ticket": Shape(_TICKET, optional={"jit": _flag}),
         "park": _CONNECTIONS,
-        "jit": Shape({**_KEY, "bytes": _whole(0, 1 << 40)}, lambda message: int(message["bytes"] > 0)),
+        "jit": _JIT,
     },
+    "kernels->agent": {  # of a launcher that has nothing else to say yet
+        "hello": _hello("kernels"),
+        "jit": _JIT_ASKED,
+    },
+    "agent->kernels": {"jit": _JIT, "error": _REASON},
     "rank->agent": {
         "hello": _hello("rank", server=_text, rank=_whole(0, 1 << 16)),
         "fetch": Shape({**_ANSWERED, **_TICKET}),
@@ -205,7 +212,7 @@ def validate_first(message: Message, nfds: int) -> str:
     kind = message.get("kind")
     direction = f"{kind}->agent"
     if not isinstance(kind, str) or direction not in SHAPES:
-        raise ProtocolError(f"hello: unknown kind {str(kind)[:40]!r}; known are keeper, launcher, rank")
+        raise ProtocolError(f"hello: unknown kind {str(kind)[:40]!r}; known are keeper, launcher, kernels, rank")
     validate(direction, message, nfds)
     return direction
 

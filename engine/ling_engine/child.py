@@ -18,6 +18,7 @@ from . import logs, server
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Coroutine
 
     from .runtime import Description, Runtime
     from .settings import EngineSettings
@@ -34,9 +35,7 @@ def run(entry: str, control: socket.socket, settings: EngineSettings, runtime: R
         if entry == "describe":
             fdpass.send(control, described(runtime.describe(settings.model_settings())))
             return 0
-        # The plain loop, whatever policy a runtime's import has set: connections are handed on by their descriptors.
-        serving = server.serve(control, settings, runtime, server_id)
-        return asyncio.run(serving, loop_factory=asyncio.SelectorEventLoop)
+        return _until_over(server.serve(control, settings, runtime, server_id))
     except LingError as error:
         return _tell(control, error.exit_code, str(error))
     except Exception as error:
@@ -45,6 +44,17 @@ def run(entry: str, control: socket.socket, settings: EngineSettings, runtime: R
     finally:
         sys.stdout.flush()
         logging.shutdown()
+
+
+def _until_over(serving: Coroutine[Any, Any, int]) -> int:
+    """The plain loop, whatever policy a runtime's import has set: connections are handed on by their descriptors.
+
+    Nothing of asyncio.run's end: the process leaves by os._exit, and who waits for its memory waits neither for
+    threads that still compute nor for tasks that log how they were cancelled.
+    """
+    loop = asyncio.SelectorEventLoop()
+    asyncio.set_event_loop(loop)
+    return loop.run_until_complete(serving)
 
 
 def described(description: Description) -> dict[str, Any]:

@@ -57,8 +57,12 @@ class JitCache:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _write(target, content, member)
                 came += 1
-        self._known = self._snapshot()
+        self.note()
         return came
+
+    def note(self) -> None:
+        """What lies there now is nothing that the agent lacks: it came from there, or an import leaves it behind."""
+        self._known = self._snapshot()
 
     def pack(self) -> int | None:
         """A sealed memfd with everything, the caller's; None if the agent has it already, or it is too much."""

@@ -76,8 +76,12 @@ class Launcher:
         self._parked = Parked(self._place)
         self._metrics = launcher_metrics.LauncherMetrics()
         self._backups = Backups()
-        self._processes = Processes(settings, lambda code: self._post(Event.CHECK_FAILED, code or 1))
         self._jit = JitExchange(Path(os.environ.get(names.ENV_CACHE_DIR, names.CACHE_DIR)))
+        self._processes = Processes(
+            settings,
+            failed=lambda code: self._post(Event.CHECK_FAILED, code or 1),
+            kernels=lambda key: self._jit.ahead(key, settings.run_dir),
+        )
         self._line = AgentLine(
             settings.run_dir,
             self._backups,

@@ -60,11 +60,15 @@ class Child:
 
 
 class Processes:
-    """Owns the zygote and its children. `failed(code)`: the zygote could not start."""
+    """Owns the zygote and its children.
 
-    def __init__(self, settings: EngineSettings, failed: Callable[[int], None]) -> None:
+    `failed(code)`: the zygote could not start. `kernels(key)`: what it will need, said before it imports anything.
+    """
+
+    def __init__(self, settings: EngineSettings, failed: Callable[[int], None], kernels: Callable[[str], None]) -> None:
         self._settings = settings
         self._failed = failed
+        self._kernels = kernels
         self._loop = asyncio.get_running_loop()
         self._zygote: Channel | None = None
         self._zygote_pid = 0
@@ -114,6 +118,8 @@ class Processes:
     def _from_zygote(self, message: dict[str, Any], fds: list[int]) -> None:
         if message["op"] == "ready":
             self._ready = True
+        elif message["op"] == "kernels":
+            self._kernels(message["key"])
         elif message["op"] == "exited":
             self._exited(message["pid"], message["code"])
 

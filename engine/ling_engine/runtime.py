@@ -151,3 +151,11 @@ class Runtime(Protocol):
 
     def open(self, settings: ModelSettings) -> ServedModel:
         """In the server process."""
+
+
+@runtime_checkable
+class CompilingRuntime(Runtime, Protocol):
+    """A runtime that compiles kernels while it runs."""
+
+    def kernels(self, settings: ModelSettings) -> str:
+        """`Description.jit`, asked for before `preload`: from files, without the imports that take long."""

@@ -27,6 +27,7 @@ from ling_api import fdpass  # noqa: E402
 from ling_api.errors import BadInput, LingError  # noqa: E402
 
 from . import child, logs, runtimes  # noqa: E402
+from .runtime import CompilingRuntime  # noqa: E402
 from .settings import EngineSettings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         runtime = runtimes.find(settings.runtime)
+        _name_kernels(control, runtime, settings)
         runtime.preload(settings.model_settings())
         _insist_on_one_thread(runtime)
     except LingError as error:
@@ -60,6 +62,12 @@ def main() -> int:
     fdpass.send(control, {"op": "ready", "ms": milliseconds})
     _Forks(control, settings, runtime).serve()
     return 0
+
+
+def _name_kernels(control: socket.socket, runtime: Runtime, settings: EngineSettings) -> None:
+    """First of all: the launcher fetches them while this process imports, which takes longer."""
+    if isinstance(runtime, CompilingRuntime):
+        fdpass.send(control, {"op": "kernels", "key": runtime.kernels(settings.model_settings())})
 
 
 class _Forks:

@@ -28,7 +28,9 @@ LOG = logging.getLogger(__name__)
 Message = dict[str, Any]
 MOST_PASSED = 2048  # client connections that wait for an heir to read; the rest is handed back
 MAX_SERVERS = 32  # of one pod that are alive at once; one serves, perhaps one more drains
-COMPONENTS = {"keeper->agent": "slot", "launcher->agent": "engine", "rank->agent": "engine"}
+COMPONENTS = {
+    "keeper->agent": "slot", "launcher->agent": "engine", "kernels->agent": "engine", "rank->agent": "engine",
+}  # fmt: skip
 
 
 class Frames:
@@ -88,6 +90,9 @@ class Frames:
             raise fdpass.ProtocolError("this pod is not known (yet)")
         if caller.component != COMPONENTS[direction]:
             raise fdpass.ProtocolError(f"a pod of component {caller.component} is no {direction.split('->')[0]}")
+        if direction == "kernels->agent":
+            conn.direction, conn.uid = direction, caller.uid
+            return  # of no slot: nothing is decided by it, and nobody waits for its process's death
         if direction == "rank->agent":
             self._check_rank(caller, message["server"])
         conn.direction, conn.uid, conn.slot = direction, caller.uid, caller.slot

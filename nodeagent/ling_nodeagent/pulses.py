@@ -10,33 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import errno
 import fcntl
 import logging
 import mmap
 import os
-import platform
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ling_api import fdpass
+from ling_api import fdpass, futex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOG = logging.getLogger(__name__)
 PAGE: Final = 4096
-OWNER_DIED: Final = 0x40000000
-LOOK_AGAIN: Final = 5.0  # seconds: a watcher that nobody needs ends then
+LOOK_AGAIN: Final = 5  # seconds: a watcher that nobody needs ends then
 MOST: Final = 64  # threads of one folder; a server of 8 ranks needs 9
 FIDGETS: Final = 1000  # changes of the word that say nothing, before it is no longer watched
-_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
-_WAIT: Final = 0
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
 class Pulses:
@@ -120,9 +111,9 @@ def _owner_dies(page: int, ended: threading.Event) -> bool:
     word, fidgets = ctypes.c_uint32.from_address(page), 0
     while not ended.is_set() and fidgets < FIDGETS:
         value = word.value
-        if value & OWNER_DIED:
+        if value & futex.OWNER_DIED:
             return not ended.is_set()
-        fidgets += _futex_wait(page, value)
+        fidgets += futex.wait(page, value, LOOK_AGAIN) if futex.known() else FIDGETS
     return False
 
 
@@ -142,7 +133,6 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.syscall.restype = ctypes.c_long
     return libc
 
 
@@ -158,13 +148,3 @@ def _map(fd: int) -> int:
 
 def _munmap(page: int) -> None:
     _LIBC.munmap(page, PAGE)
-
-
-def _futex_wait(page: int, value: int) -> int:
-    """Waits while the word has that value, 5 s at most; 1 when it had not, or when futexes are not known here."""
-    patience = _Timespec(int(LOOK_AGAIN), 0)
-    number, operation, expected = (ctypes.c_long(_FUTEX), ctypes.c_int(_WAIT), ctypes.c_uint32(value))
-    if not _FUTEX:
-        return FIDGETS
-    failed = _LIBC.syscall(number, ctypes.c_void_p(page), operation, expected, ctypes.byref(patience), None, 0)
-    return int(failed != 0 and ctypes.get_errno() == errno.EAGAIN)

@@ -8,7 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.agent_room import AgentRoom
+from tests.support import standin
+from tests.support.agent_room import SLOT, AgentRoom
+from tests.support.engine_process import Engine, until
 
 from ling_api import fdpass, names
 from ling_engine.channel import Channel
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-KEY, OTHER = "ab" * 32, "cd" * 32
+KEY, OTHER = standin.KERNELS, "cd" * 32
 LONG_AGO = time.time_ns() - 3600 * 10**9 + 7
 
 
@@ -115,3 +117,47 @@ async def test_an_offer_that_is_not_final_is_not_kept_and_harms_nobody(room: Age
     pod.exchange.offer()
     await kept(room, 1)
     pod.close()
+
+
+async def test_they_are_there_before_the_zygote_has_imported_and_before_the_agent_knows_the_launcher(
+    room: AgentRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Pod(room.folder("d001"), tmp_path / "first")
+    await first.exchange.settled()
+    first.compiled("one.cubin")
+    first.exchange.offer()
+    await kept(room, 1)
+    cache, gates = tmp_path / "cache", tmp_path / "gates"
+    for folder in (cache, gates):
+        folder.mkdir()
+    (gates / "preload.hold").touch()
+    monkeypatch.setenv(names.ENV_CACHE_DIR, str(cache))
+    model = standin.write_model(tmp_path / "model")
+    flags = ("--runtime", "tests.support.standin:COMPILING")
+    engine = await Engine(room.folder("d002"), model, *flags, gates=gates).start()
+    try:
+        await until((cache / "one.cubin").exists, "the kernels, while the zygote imports")
+        launchers = room.agent.slots[SLOT].launchers
+        assert {launcher.pod for launcher in launchers.values()} == {"engine-1"}, "it has said nothing else yet"
+        (gates / "preload.hold").unlink()
+        await until(lambda: len(room.agent.slots[SLOT].launchers) == 2, "its line to the agent")
+    finally:
+        await engine.kill()
+        first.close()
+    assert engine.log.count("jit=unpacked") == 1
+
+
+async def test_a_pod_that_the_agent_does_not_know_yet_is_answered_when_it_does(tmp_path: Path) -> None:
+    async with AgentRoom(keeper=False) as room:
+        cache = tmp_path / "cache"
+        cache.mkdir()
+        exchange = JitExchange(cache)
+        exchange.ahead(KEY, room.folder("d001"))
+        unknown = asyncio.Event()
+        room.agent.on_unknown = lambda device: unknown.set()
+        async with asyncio.timeout(60):
+            await unknown.wait()
+        await room.engine("d001", "engine-1", connect=False)
+        async with asyncio.timeout(60):  # less than that: nobody makes a line here
+            while not exchange._settled.is_set():
+                await asyncio.sleep(0.01)

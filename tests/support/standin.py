@@ -16,7 +16,7 @@ import os
 import random
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 16
 _GATE_POLL_S = 0.01
+KERNELS = "ab" * 32  # what those of `COMPILING` depend on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +273,19 @@ class Standin:
         return Model(settings, shape)
 
 
+class Compiling(Standin):
+    """One that compiles kernels, or says so. A further step: `preload`."""
+
+    def kernels(self, settings: ModelSettings) -> str:
+        return KERNELS
+
+    def preload(self, settings: ModelSettings) -> None:
+        gate("preload")
+
+    def describe(self, settings: ModelSettings) -> Description:
+        return replace(super().describe(settings), jit=KERNELS)
+
+
 async def _held(name: str) -> None:
     folder = os.environ.get("LING_STANDIN_GATES")
     while name and folder is not None and (Path(folder) / f"{name}.hold").exists():
@@ -314,3 +328,4 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 
 RUNTIME = Standin()
+COMPILING = Compiling()

@@ -22,6 +22,8 @@ from . import guards
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ling_engine.pulse import Pulses
+
 _log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _LAST_WORDS_S = 0.03  # for the event loop to say why, before the server ends
@@ -72,11 +74,13 @@ class Pipe:
         return getattr(self._writer, name)
 
 
-def rank(run: Callable[..., None], parent: int, keep: frozenset[int]) -> Callable[..., None]:
+def rank(run: Callable[..., None], parent: int, keep: frozenset[int], pulses: Pulses) -> Callable[..., None]:
     """SGLang's entry of a scheduler process, in a fork of ours."""
 
     def entry(*args: Any, **kwargs: Any) -> None:
         enter(parent, keep)
+        if not pulses.take():
+            _log.warning("rank=without-pulse pulses=%d", pulses.count)
         guards.release()
         args = tuple(Pipe(one) if hasattr(one, "send") and hasattr(one, "fileno") else one for one in args)
         run(*args, **kwargs)
@@ -97,24 +101,30 @@ def other(run: Callable[..., None], parent: int) -> Callable[..., None]:
 class Watch:
     """Sees any child's death within milliseconds, whatever the event loop is busy with, and ends the server.
 
-    `died(name)` is called in the watching thread; a moment later the process ends, and with it all other children.
+    `died(name)` is called in a watching thread; a moment later the process ends, and with it all other children. A
+    rank's pulse stops before the kernel tears its memory down, which takes longer than all that is done here: the
+    server's own end then runs beside it, not after it.
     """
 
-    def __init__(self, children: dict[str, int], died: Callable[[str], None]) -> None:
+    def __init__(self, children: dict[str, int], died: Callable[[str], None], pulses: Pulses) -> None:
         self._names = {os.pidfd_open(pid): name for name, pid in children.items()}
+        self._by_pid = {pid: name for name, pid in children.items()}
         self._died = died
+        self._pulses = pulses
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        self._thread.start()
+        self._first = threading.Lock()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        for at in range(pulses.count):
+            threading.Thread(target=self._feel, args=(at,), name=f"pulse-{at}", daemon=True).start()
 
-    def close(self) -> None:
-        """Kills them all, and waits a moment until they are gone: their memory is then free."""
+    def close(self, *, waits: bool = True) -> None:
+        """Kills them all; `waits` a moment until they are gone: their memory is then free."""
         self._closing.set()
         for pidfd in self._names:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         waiting = select.poll()
-        for pidfd in self._names:
+        for pidfd in self._names if waits else ():
             waiting.register(pidfd, select.POLLIN)
             waiting.poll(_ENDED_S * 1000)
             waiting.unregister(pidfd)
@@ -124,8 +134,17 @@ class Watch:
         for pidfd in self._names:
             poll.register(pidfd, select.POLLIN)
         (pidfd, _), *_rest = poll.poll()
-        if self._closing.is_set():
+        self._end(self._names[pidfd])
+
+    def _feel(self, at: int) -> None:
+        pid = self._pulses.owner_gone(at, lambda: not self._closing.is_set())
+        if pid:
+            self._end(self._by_pid.get(pid, f"process {pid}"))
+
+    def _end(self, name: str) -> None:
+        """By the first thread that sees a death."""
+        if self._closing.is_set() or not self._first.acquire(blocking=False):
             return
-        self._died(self._names[pidfd])
+        self._died(name)
         if not self._closing.wait(_LAST_WORDS_S):
             os._exit(RANK_DIED)

@@ -120,19 +120,26 @@ class Desk:
 
     async def complete(self, roles: Sequence[str]) -> None:
         """Until every rank has attached every role."""
-        while len(self.attached) < len(roles) * self.ranks:
+        while not self.has_all(roles):
             self._news.clear()
             await self._news.wait()
 
+    def has_all(self, roles: Iterable[str]) -> bool:
+        """Whether every rank has attached every role."""
+        return not self._missing(roles)
+
     def require(self, roles: Iterable[str]) -> None:
         """Raises PluginMissing unless every rank has attached every role: else it serves weights from elsewhere."""
-        missing = [(role, rank) for role in roles for rank in range(self.ranks) if (role, rank) not in self.attached]
+        missing = self._missing(roles)
         if missing:
             role, rank = missing[0]
             raise PluginMissing(
                 f"rank {rank} came up without the {role} weights of its slot: the plug-in ling did not load them; "
                 "see that the engine image has the package ling installed with its entry points"
             )
+
+    def _missing(self, roles: Iterable[str]) -> list[tuple[str, int]]:
+        return [(role, rank) for role in roles for rank in range(self.ranks) if (role, rank) not in self.attached]
 
     def _open(
         self,

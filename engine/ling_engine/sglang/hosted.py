@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ling_api.errors import DeviceError
 from ling_engine.body import Body
+from ling_engine.pulse import Pulses
 from ling_engine.runtime import OFF, PREFERRED
 
 from . import arguments, children, describe, device, figures, launch, preload, seat
@@ -52,6 +53,8 @@ class Hosted(Body):
         self._launching: asyncio.Future[launch.Launched] | None = None
         self._launched: launch.Launched | None = None
         self._watch: children.Watch | None = None
+        self._pulses = Pulses(self._settings.tp)
+        self._died = False  # a process of SGLang's did, or failed
         self._roles: tuple[str, ...] = ()
         self._cached = self._settings.weight_cache != OFF
         self._figures = figures.Figures(room.settings.run_dir)
@@ -64,7 +67,9 @@ class Hosted(Body):
             self._cached = await self._slot_or_free_memory()
         argv = await room.thread.run(self._prepare)
         room.tell("opened")
-        forks = launch.Forks(keep=self._desk.filenos(), ranks=self._ranks_forked, everyone=self._all_forked)
+        forks = launch.Forks(
+            keep=self._desk.filenos(), pulses=self._pulses, ranks=self._ranks_forked, everyone=self._all_forked
+        )
         self._launching = asyncio.ensure_future(room.thread.run(launch.launch, argv, forks))
         forked = asyncio.ensure_future(self._forked.wait())
         await asyncio.wait([self._launching, forked], return_when=asyncio.FIRST_COMPLETED)
@@ -72,13 +77,20 @@ class Hosted(Body):
         if not self._cached:
             await self._launching
             return
-        room.start(self._desk.serve(room.ask, self._tell, room.progress))
+        room.start(self._serve_desk())
         attached = asyncio.ensure_future(self._desk.complete(self._roles))
         await asyncio.wait([self._launching, attached], return_when=asyncio.FIRST_COMPLETED)
         if not attached.done():
             attached.cancel()
             await self._launching  # raises what made it end
             self._desk.require(self._roles)
+
+    async def _serve_desk(self) -> None:
+        try:
+            await self._desk.serve(self._room.ask, self._tell, self._room.progress)
+        except RankDied:
+            self._died = True
+            raise
 
     def _prepare(self) -> list[str]:
         """In the model thread: what to call SGLang with, and what its ranks will inherit."""
@@ -137,7 +149,7 @@ class Hosted(Body):
         self._loop.call_soon_threadsafe(self._forked.set)
 
     def _all_forked(self, pids: dict[str, int]) -> None:
-        self._watch = children.Watch(pids, self._child_died)
+        self._watch = children.Watch(pids, self._child_died, self._pulses)
         _log.info("sglang=forked %s", " ".join(f"{name.replace(' ', '-')}={pid}" for name, pid in pids.items()))
 
     def _child_died(self, name: str) -> None:
@@ -150,6 +162,7 @@ class Hosted(Body):
 
     async def _lost(self, how: str) -> None:
         await asyncio.sleep(_DESK_FIRST_S)
+        self._died = True
         raise RankDied(how)
 
     def _tell(self, role: str, step: str) -> None:
@@ -202,8 +215,10 @@ class Hosted(Body):
         return self._figures.text() if figures.FLAG in self._settings.extra_args else ""
 
     def close(self) -> None:
+        """After a death nobody is waited for whose end the agent sees itself, as it does of ranks that have attached:
+        it lets nobody in before their memory is free, and the server's own end is what all wait for."""
         if self._watch is not None:
-            self._watch.close()
+            self._watch.close(waits=not (self._died and self._cached and self._desk.has_all(self._roles)))
 
 
 def _without(argv: list[str], flag: str, value: str) -> list[str]:

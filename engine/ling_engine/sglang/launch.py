@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from ling_engine.pulse import Pulses
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
@@ -34,10 +36,11 @@ class Launched:
 class Forks:
     """`ranks(pids)` is called when all ranks are forked, `all(children)` when the others are too.
 
-    `keep`: descriptors that a rank keeps.
+    `keep`: descriptors that a rank keeps. `pulses`: one for each rank.
     """
 
     keep: frozenset[int]
+    pulses: Pulses
     ranks: Callable[[], None]
     everyone: Callable[[dict[str, int]], None]
 
@@ -76,7 +79,7 @@ def launch(argv: Sequence[str], forks: Forks) -> Launched:
         init_tokenizer_manager_func=functools.partial(
             init_tokenizer_manager, TokenizerManagerClass=CountingTokenizerManager
         ),
-        run_scheduler_process_func=children.rank(run_scheduler_process, os.getpid(), forks.keep),
+        run_scheduler_process_func=children.rank(run_scheduler_process, os.getpid(), forks.keep, forks.pulses),
         run_detokenizer_process_func=children.other(run_detokenizer_process, os.getpid()),
     )
     watchdog.stop()  # it looks once a second, and answers with SIGQUIT

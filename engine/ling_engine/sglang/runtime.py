@@ -59,6 +59,10 @@ class Sglang:
         if device.initialized():
             raise DeviceError("importing SGLang has called the GPU's driver: no fork of this zygote could use the GPU")
 
+    def kernels(self, settings: ModelSettings) -> str:
+        here = self._here(settings)
+        return provenance.code_digest(here.kind, here.text)
+
     def describe(self, settings: ModelSettings) -> Description:
         self._set_environment(settings)
         if settings.for_gpu and self._device_facts() is None:
@@ -69,11 +73,10 @@ class Sglang:
         return self._described(settings)
 
     def _described(self, settings: ModelSettings) -> Description:
-        here = self._here(settings)
-        found = description.describe(settings, here, self._environ)
+        found = description.describe(settings, self._here(settings), self._environ)
         facts = self._device_facts()
         memory = facts.memory * settings.tp if facts else 0
-        jit = provenance.code_digest(here.kind, here.text)
+        jit = self.kernels(settings)
         return replace(found, jit=jit, device_bytes=memory, gpus=facts.uuids[: settings.tp] if facts else ())
 
     def open(self, settings: ModelSettings) -> ServedModel:

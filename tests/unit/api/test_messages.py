@@ -69,6 +69,12 @@ GOOD: dict[str, list[tuple[str, dict[str, Any], int]]] = {
         ("jit", {**KEY, "bytes": 0}, 0),
         ("jit", {**KEY, "bytes": 5}, 1),
     ],
+    "kernels->agent": [("hello", {"version": 1, "kind": "kernels"}, 0), ("jit", KEY, 0)],
+    "agent->kernels": [
+        ("jit", {**KEY, "bytes": 0}, 0),
+        ("jit", {**KEY, "bytes": 5}, 1),
+        ("error", {"reason": "why"}, 0),
+    ],
     "rank->agent": [
         ("hello", {"version": 1, "kind": "rank", "server": "s", "rank": 0}, 0),
         ("fetch", {"re": 1, **TICKET}, 0),

@@ -6,13 +6,14 @@ import asyncio
 import io
 import os
 import tarfile
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ling_api.memory import memfd
-from ling_engine import jitcache
+from ling_engine import jit_early, jit_exchange, jitcache
 from ling_engine.jit_exchange import JitExchange
 from ling_engine.jitcache import JitCache
 
@@ -291,3 +292,123 @@ async def test_what_was_compiled_is_offered(full: Path, empty: Path) -> None:
     assert message == {"op": "jit-offer", "key": KEY, "bytes": os.fstat(fd).st_size}
     assert JitCache(empty).unpack(fd) == 2
     os.close(fd)
+
+
+class Early:
+    """An agent that is asked ahead: what it says to each ask, one after the other."""
+
+    def __init__(self, *answers: OSError | int | None) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def ask(self, run_dir: Path, key: str, came: Any) -> None:
+        self.asked += 1
+        answer = self.answers.pop(0) if self.answers else await asyncio.Event().wait()
+        if isinstance(answer, OSError):
+            raise answer
+        came({"op": "jit", "key": key, "bytes": 0 if answer is None else 1}, [] if answer is None else [answer])
+
+
+def ahead(empty: Path, early: Early, monkeypatch: pytest.MonkeyPatch) -> JitExchange:
+    monkeypatch.setattr(jit_early, "ask", early.ask)
+    monkeypatch.setattr(jit_exchange, "_AGAIN_S", 0.001)
+    exchange = JitExchange(empty)
+    exchange.ahead(KEY, empty)
+    return exchange
+
+
+async def test_what_was_asked_for_ahead_is_not_asked_for_again(
+    full: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = Early(FileNotFoundError("no agent yet"), ConnectionError("this pod is not known (yet)"), packed(full))
+    line = Line()
+    exchange = ahead(empty, early, monkeypatch)
+    exchange.ahead(KEY, empty)
+    async with asyncio.timeout(30):
+        while "flashinfer/norm.so" not in files(empty):
+            await asyncio.sleep(0.001)
+    exchange.named(KEY)
+    exchange.met(True, line.put)
+    await asyncio.wait_for(exchange.settled(), 30)
+    assert (early.asked, line.sent) == (3, [])
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        pytest.param(Early(), id="silent"),
+        pytest.param(Early(*(ConnectionError("hello: unknown kind 'kernels'") for _ in range(99))), id="older"),
+    ],
+)
+async def test_an_agent_that_did_not_answer_ahead_is_asked_by_the_line(
+    early: Early, full: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line()
+    exchange = ahead(empty, early, monkeypatch)
+    async with asyncio.timeout(30):
+        while not early.asked:
+            await asyncio.sleep(0)
+    exchange.named(KEY)
+    exchange.met(True, line.put)
+    assert line.sent == [({"op": "jit", "key": KEY}, [])]
+    exchange.came({"op": "jit", "bytes": 1}, [packed(full)])
+    await asyncio.wait_for(exchange.settled(), 30)
+    asked = early.asked
+    await asyncio.sleep(0.02)
+    assert early.asked == asked, "nobody asks ahead any more"
+    assert "flashinfer/norm.so" in files(empty)
+
+
+async def test_a_broken_archive_that_came_ahead_is_no_reason_not_to_start(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd = os.memfd_create("t")
+    os.write(fd, b"no archive at all" * 100)
+    exchange = ahead(empty, Early(fd), monkeypatch)
+    await asyncio.wait_for(exchange.settled(), 30)
+
+
+async def test_a_server_waits_for_what_came_ahead_and_is_being_unpacked(
+    full: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, unpack = threading.Event(), JitCache.unpack
+
+    def slowly(cache: JitCache, fd: int) -> int:
+        whole.wait(30)
+        return unpack(cache, fd)
+
+    monkeypatch.setattr(JitCache, "unpack", slowly)
+    exchange, line = ahead(empty, Early(packed(full)), monkeypatch), Line()
+    async with asyncio.timeout(30):
+        while not exchange._answered:
+            await asyncio.sleep(0)
+    exchange.named(KEY)
+    exchange.met(True, line.put)
+    waiting = asyncio.create_task(exchange.settled())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    whole.set()
+    await waiting
+    assert (line.sent, "flashinfer/norm.so" in files(empty)) == ([], True)
+
+
+async def test_what_the_imports_left_beside_it_is_not_offered(
+    full: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was unpacked before they ended; a server that compiles nothing has nothing to offer."""
+    exchange, line = ahead(empty, Early(packed(full)), monkeypatch), Line()
+    async with asyncio.timeout(30):
+        await exchange._settled.wait()
+    write(empty, "sglang/made-by-an-import")
+    exchange.named(KEY)
+    exchange.met(True, line.put)
+    await exchange.settled()
+    await asyncio.gather(*exchange._tasks, return_exceptions=True)
+    exchange.offer()
+    await asyncio.gather(*exchange._tasks)
+    assert line.sent == []
+    write(empty, "sglang/compiled-by-a-server")
+    exchange.offer()
+    await asyncio.gather(*exchange._tasks)
+    assert [message["op"] for message, _ in line.sent] == ["jit-offer"]
+    os.close(line.sent[0][1][0])

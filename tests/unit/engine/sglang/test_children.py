@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ling_engine.pulse import Pulses
 from ling_engine.sglang import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_EXIT_THREAD = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
 
 
 def forked(run: Callable[[], int]) -> int:
@@ -110,7 +115,7 @@ def test_a_server_ends_with_its_first_dead_child(said: bool) -> None:
                 watch[0].close()
                 os._exit(7 if name == "rank 1" else 8)
 
-        watch.append(children.Watch(sleepers, died))
+        watch.append(children.Watch(sleepers, died, Pulses(2)))
         os.kill(sleepers["rank 1"], signal.SIGKILL)
         signal.pause()
         return 0
@@ -131,8 +136,61 @@ def sleeper() -> int:
 def test_closing_kills_all_and_is_no_death() -> None:
     def server() -> int:
         pids = {"rank 0": sleeper(), "detokenizer": sleeper()}
-        watch = children.Watch(pids, lambda _: os._exit(9))
+        watch = children.Watch(pids, lambda _: os._exit(9), Pulses(1))
         watch.close()
         return sum(alive(pid) for pid in pids.values())
 
     assert forked(server) == 0
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["the loop says why", "the loop is stuck"])
+def test_a_rank_whose_memory_is_still_being_freed_is_dead(said: bool) -> None:
+    """Its main thread has ended, which is what the kernel does first; the process is there for as long as we like."""
+
+    def server() -> int:
+        pulses = Pulses(2)
+        pids = {"rank 0": sleeper(), "rank 1": dying(pulses)}
+        pidfd = os.pidfd_open(pids["rank 1"])
+
+        def died(name: str) -> None:
+            if said:
+                os._exit(7 if name == "rank 1" and not select.select([pidfd], [], [], 0)[0] else 8)
+
+        children.Watch(pids, died, pulses)
+        signal.alarm(60)
+        signal.pause()
+        return 0
+
+    assert forked(server) == (7 if said else children.RANK_DIED)
+
+
+def dying(pulses: Pulses) -> int:
+    """A rank that SGLang's entry has begun in; a thread of it is all that is left."""
+    me = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        children.rank(_end_main_thread, me, frozenset(), pulses)()
+        os._exit(0)
+    return pid
+
+
+def _end_main_thread() -> None:
+    threading.Thread(target=signal.pause, daemon=True).start()
+    ctypes.CDLL(None).syscall(_EXIT_THREAD, 0)
+
+
+class NoPatience:
+    """A poll that may be asked, but not be waited for."""
+
+    def register(self, *_: object) -> None: ...
+    def poll(self, *_: object) -> list[tuple[int, int]]:
+        raise AssertionError("it waits")
+
+
+def test_closing_without_waiting_kills_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children.Watch, "_watch", lambda _: None)
+    pid = sleeper()
+    watch = children.Watch({"detokenizer": pid}, lambda _: None, Pulses(1))
+    monkeypatch.setattr(children.select, "poll", NoPatience)
+    watch.close(waits=False)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL

@@ -124,3 +124,38 @@ async def test_a_process_that_fails_ends_the_server_after_what_it_said_itself() 
     (work,) = room.started
     with pytest.raises(RankDied, match="its log says why"):
         await work
+
+
+class Watch:
+    """How it was closed."""
+
+    def __init__(self) -> None:
+        self.waited: list[bool] = []
+
+    def close(self, *, waits: bool) -> None:
+        self.waited.append(waits)
+
+
+@pytest.mark.parametrize(
+    ("policy", "dies", "attached", "waits"),
+    [
+        pytest.param(REQUIRED, False, True, True, id="an end in order"),
+        pytest.param(REQUIRED, True, True, False, id="a death: the agent sees when the others' memory is free"),
+        pytest.param(REQUIRED, True, False, True, id="a death before the agent knows all ranks"),
+        pytest.param(OFF, True, True, True, id="a death of ranks that the agent never knows"),
+    ],
+)
+async def test_a_dead_ranks_server_waits_for_nobody_whom_the_agent_watches(
+    policy: str, dies: bool, attached: bool, waits: bool
+) -> None:
+    inside, room = body(policy)
+    inside._roles = ("target",)
+    if attached:
+        inside._desk._have(0, {"role": "target", "set": "s", "nbytes": 1, "filled": False, "milliseconds": {}})
+    if dies:
+        inside._quit()
+        with pytest.raises(RankDied):
+            await room.started[0]
+    inside._watch = watch = Watch()  # type: ignore[assignment]
+    inside.close()
+    assert watch.waited == [waits]

@@ -131,4 +131,4 @@ def test_a_rounded_head_gives_the_scores_of_its_rounded_words(pdl: bool, count: 
     found = head.scores(x, small, scales, plan=plan, pdl=pdl)
     picked = torch.randint(words, (2000,), device="cuda")
     exact = x.double() @ (small[picked].double() * scales[picked, None].double()).T
-    assert (found[:, picked] - exact).abs().max() < 1e-3 * exact.abs().max()
+    assert (found[:, picked] - exact).abs().max() < 5e-3 * exact.abs().max()  # bf16

@@ -34,7 +34,7 @@ def test_the_graph_accepts_as_it_should(told: dict[str, Any], what: str) -> None
 @pytest.mark.parametrize(
     "why",
     [
-        "SGLang's own", "ragged", "no graphs", "no draft here", "stages", "data-parallel attention",
+        "SGLang's own", "no overlap", "ragged", "no graphs", "no draft here", "stages", "data-parallel attention",
         "a cache that the graph would write",
     ],
 )  # fmt: skip

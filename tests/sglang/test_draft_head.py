@@ -19,10 +19,10 @@ def told(lane: Lane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return found
 
 
-def test_few_rows_get_rounded_scores_in_fp32(told: dict[str, Any]) -> None:
+def test_few_rows_get_rounded_scores(told: dict[str, Any]) -> None:
     found = told["scores"]
     assert found["apart"] < 0.03, "e4m3 rounds a number by 2.5 % in the mean"
-    assert (found["type"], found["another"]) == ("torch.float32", True)
+    assert (found["type"], found["another"]) == ("torch.bfloat16", True)
 
 
 def test_more_rows_are_multiplied_as_sglang_does(told: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ def worker(**changed: Any) -> Any:
         "draft_model_runner": SimpleNamespace(token_to_kv_pool=object()),
         "model_runner": SimpleNamespace(capture_tail_hooks=[], req_to_token_pool=pool),
         "_verify_executor": SimpleNamespace(verify_epilogue=None),
+        "server_args": SimpleNamespace(disable_overlap_schedule=False),
     }  # fmt: skip
     return SimpleNamespace(**(values | changed))
 
@@ -103,6 +104,7 @@ def left_alone() -> dict[str, bool]:
         "no draft here": ({"_hosts_draft": False}, {}),
         "stages": ({}, {"pp_size": 2}),
         "data-parallel attention": ({}, {"attn_dp_enabled": True}),
+        "no overlap": ({"server_args": SimpleNamespace(disable_overlap_schedule=True)}, {}),
         "a cache that the graph would write": ({"draft_model_runner": writes}, {}),
     }
     found = {}

@@ -46,7 +46,7 @@ def scores() -> dict[str, Any]:
     exact, found = few.double() @ weight.double().T, asked(worker, few)
     return {
         "apart": float((found - exact).norm() / exact.norm()), "type": str(found.dtype),
-        "another": not torch.equal(found, before.float()),
+        "another": not torch.equal(found, before),
         "many": torch.equal(asked(worker, many), asked(plain, many)),
         "kept": torch.equal(weight, kept), "once": worker.draft_runner.model.lm_head.quant_method is first,
         "bytes": [first._small.numel() * first._small.element_size(), WORDS * HIDDEN],

@@ -28,7 +28,8 @@ SLOTS: Final = 16  # experts of a row at most
 
 @triton.jit
 def _rows_of(ids_ptr, pair, rows, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):
-    """Of the pair's expert: its number, which rows meet it, their pairs, and whether this pair does the work."""
+    """Of the pair's expert: its number, which rows meet it, their pairs, and whether this pair does the work; and how
+    many pairs have an expert at all."""
     row = tl.arange(0, ROWS)
     slot = tl.arange(0, WIDE)
     inside = (row[:, None] < rows) & (slot[None, :] < SLOTS)
@@ -38,7 +39,8 @@ def _rows_of(ids_ptr, pair, rows, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS:
     meets = tl.max(hit.to(tl.int32), axis=1) > 0
     first = tl.min(tl.where(meets, row, ROWS), axis=0)
     pairs = row * SLOTS + tl.sum(tl.where(hit, slot[None, :], 0), axis=1)
-    return expert.to(tl.int64), meets, pairs, (expert >= 0) & (first == pair // SLOTS)
+    real = tl.sum(tl.sum((ids >= 0).to(tl.int32), axis=1), axis=0)
+    return expert.to(tl.int64), meets, pairs, (expert >= 0) & (first == pair // SLOTS), real
 
 
 @triton.jit
@@ -53,7 +55,7 @@ def experts_up(
     column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     if EARLY:
         early.wait()
-    expert, meets, pairs, mine = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
+    expert, meets, pairs, mine, _ = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
     if mine:
         row = tl.arange(0, ROWS)
         k = tl.arange(0, STEP)
@@ -90,7 +92,8 @@ def experts_down(
     row = tl.arange(0, ROWS)
     kind = out_ptr.dtype.element_ty
     # The experts were chosen before the kernel in front of this one began: `experts_up` waited for that.
-    expert, meets, pairs, mine = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
+    expert, meets, pairs, mine, real = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
+    last = (real == 0) & (pair == 0)  # of rows without experts, which have a result too
     if EARLY:
         if AHEAD:  # noqa: SIM102 - known when this is compiled, and the other when it runs
             if mine:
@@ -107,8 +110,10 @@ def experts_down(
         weight = tl.load(weights_ptr + pairs, mask=meets, other=0.0)
         place = part_ptr + pairs[:, None] * HIDDEN + column[None, :]
         tl.store(place, (total * weight[:, None]).to(kind), mask=meets[:, None], cache_modifier=".cg")
-    tl.debug_barrier()  # all of this program's parts are written before it says that it came
-    if tl.atomic_add(come_ptr + block, 1, sem="acq_rel") == rows * SLOTS - 1:
+        tl.debug_barrier()  # all of this program's parts are written before it says how many
+        done = tl.sum(meets.to(tl.int32), axis=0)
+        last = tl.atomic_add(come_ptr + block, done, sem="acq_rel") + done == real
+    if last:
         tl.store(come_ptr + block, 0)  # for the next step
         total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
         for slot in range(SLOTS):

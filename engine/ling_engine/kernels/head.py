@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .plans import Plan
 
 LARGEST: Final = 448.0  # of e4m3
-_AT_ONCE: Final = 8192  # rows that are rounded at once: fp32 copies of more would want gigabytes for a moment
+_AT_ONCE: Final = 1024  # rows that are rounded at once: more would want much memory for a moment
 
 
 def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +40,7 @@ def head_scores(
     HIDDEN: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
     EARLY: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """out[row, word] = scale (x w), in fp32."""
+    """out[row, word] = scale (x w), in the rows' type."""
     word = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, ROWS)
     k = tl.arange(0, STEP)
@@ -56,14 +56,14 @@ def head_scores(
         value = tl.load(x + at, mask=(row < rows)[:, None], other=0.0).to(tl.float16)
         total = tl.dot(value, tl.load(w + at).to(tl.float16), total)
     place = out_ptr + row[:, None].to(tl.int64) * WORDS + word[None, :]
-    tl.store(place, total * scale[None, :], mask=(row < rows)[:, None])
+    tl.store(place, (total * scale[None, :]).to(out_ptr.dtype.element_ty), mask=(row < rows)[:, None])
 
 
 def scores(x: torch.Tensor, small: torch.Tensor, scales: torch.Tensor, *, plan: Plan, pdl: bool) -> torch.Tensor:
     """`x` [rows, hidden], ROWS at most, no value beyond fp16's 65,504; `small`, `scales` as `rounded` gives them; all
-    contiguous. Returns [rows, words] fp32."""
+    contiguous. Returns [rows, words] in x's type, as the head itself would."""
     words, hidden = small.shape
-    out = torch.empty((x.shape[0], words), dtype=torch.float32, device=x.device)
+    out = torch.empty((x.shape[0], words), dtype=x.dtype, device=x.device)
     head_scores[(words // plan.columns,)](
         x, small, scales, out, x.shape[0], HIDDEN=hidden, WORDS=words, ROWS=ROWS, **cut(plan, pdl=pdl)
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def router_scores(
     x_ptr, w_ptr, out_ptr, rows,
     HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
-    PARTS: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
+    SPLIT: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """out[row, expert] = x w, in fp32."""
     expert = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -45,10 +45,17 @@ def router_scores(
     for at in range(0, HIDDEN, STEP):
         value = tl.load(x + at, mask=(row < rows)[:, None], other=0.0)
         left = tl.load(w + at)
-        for _ in tl.static_range(PARTS):
-            part = left.to(value.dtype)
-            total = tl.dot(value, part, total)
-            left = left - part.to(left.dtype)
+        if SPLIT:
+            high = left.to(value.dtype)
+            left = left - high.to(tl.float32)
+            middle = left.to(value.dtype)
+            low = (left - middle.to(tl.float32)).to(value.dtype)
+            # Tensor cores cut what does not fit their sum, so small parts go first, and into a sum of their own.
+            part = tl.dot(value, low)
+            part = tl.dot(value, middle, part)
+            total += tl.dot(value, high, part)
+        else:
+            total = tl.dot(value, left, total)
     tl.store(out_ptr + row[:, None] * EXPERTS + expert[None, :], total, mask=(row < rows)[:, None])
 
 
@@ -59,7 +66,7 @@ def scores(x: torch.Tensor, weight: torch.Tensor, *, plan: Plan, pdl: bool) -> t
     out = torch.empty((x.shape[0], experts), dtype=torch.float32, device=x.device)
     router_scores[(experts // plan.columns,)](
         x, weight, out, x.shape[0], HIDDEN=hidden, EXPERTS=experts, ROWS=ROWS,
-        PARTS=1 if weight.dtype == x.dtype else 3, **cut(plan, pdl=pdl),
+        SPLIT=weight.dtype != x.dtype, **cut(plan, pdl=pdl),
     )  # fmt: skip
     return out
 

@@ -67,7 +67,7 @@ def fold(_: object, worker: Any, *args: object, **kwargs: object) -> None:
         return
     worker._verify_epilogue = worker._verify_executor.verify_epilogue = epilogue
     worker.model_runner.capture_tail_hooks.append(epilogue.capture_hook)
-    _log.info("dspark_accept=in_graph %s", " ".join(f"{name}={int(value)}" for name, value in on.items()))
+    _log.info("dspark_accept=in_graph one_kernel=%d next_round=%d", epilogue._fused_accept_tail, epilogue._post_fold)
 
 
 def unsuited(worker: Any, parallel: Any) -> str:
@@ -82,4 +82,6 @@ def unsuited(worker: Any, parallel: Any) -> str:
         return "no graphs"
     if parallel.attn_dp_enabled:
         return "data-parallel attention"
+    if worker.server_args.disable_overlap_schedule:  # lengths of a round would lie where the next graph writes its own
+        return "no overlap"
     return ""

@@ -47,6 +47,7 @@ def give(_: object, worker: Any, *args: object, **kwargs: object) -> None:
         return
     if not isinstance(head.quant_method, Rounded):
         head.quant_method = Rounded(weight, plan)
+        torch.cuda.empty_cache()  # graphs are captured next, and their memory is planned
     _log.info("draft_head=%s words=%d hidden=%d", FP8, *weight.shape)
 
 
@@ -61,7 +62,7 @@ class Rounded:
         self._small, self._scales = head.rounded(weight)
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """[rows, words], fp32 where they are few."""
+        """[rows, words]."""
         if bias is None and few_rows.few("head", x):
             from ling_engine.kernels import head
 

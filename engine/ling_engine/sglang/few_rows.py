@@ -124,7 +124,7 @@ def _choice(topk: Any, config: Any) -> plans.Choice | None:
     )
 
 
-_layers: dict[int, Experts] = {}  # by the address of their first weight
+_layers: dict[tuple[int, torch.Size, float | None], Experts] = {}  # by their first weight, for as long as the process
 
 
 def summed(
@@ -136,7 +136,7 @@ def summed(
     config = moe_runner_config
     cuts = plans.experts(w2.shape[1], w2.shape[2])
     layer = None
-    if cuts is not None and few("experts", hidden_states) and _plain(hidden_states, w1, w2, ids, config, more):
+    if cuts is not None and few("experts", hidden_states) and _plain(hidden_states, w1, w2, topk_output, config, more):
         layer = _layer(w1, w2, config.gemm1_clamp_limit)
     if cuts is None or layer is None:
         return original(hidden_states, w1, w2, topk_output, config, **more)
@@ -144,12 +144,16 @@ def summed(
     return layer(hidden_states, weights, ids, out, scale=config.routed_scaling_factor or 1.0, plans=cuts, pdl=pdl())
 
 
-def _plain(x: Any, w1: Any, w2: Any, ids: Any, config: Any, more: Mapping[str, Any]) -> bool:
+def _plain(x: Any, w1: Any, w2: Any, chosen: Any, config: Any, more: Mapping[str, Any]) -> bool:
     """Whether it is two products with silu(gate) * up between them, of whole experts, in the type of the rows."""
+    weights, ids, _ = chosen
     return (
         x.dtype == w1.dtype == w2.dtype
         and w1.is_contiguous()
         and w2.is_contiguous()
+        and weights.dtype == torch.float32
+        and weights.is_contiguous()
+        and weights.shape == ids.shape
         and ids.dtype == torch.int32
         and ids.is_contiguous()
         and ids.shape[1] <= ROWS
@@ -182,13 +186,14 @@ def _room(x: Any) -> Any:
 
 def _layer(w1: Any, w2: Any, limit: float | None) -> Experts | None:
     """None while a graph is captured that would have a layer's counters made anew in every replay."""
-    found = _layers.get(w1.data_ptr())
+    key = w1.data_ptr(), w1.shape, limit
+    found = _layers.get(key)
     if found is None:
         if w1.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
         from ling_engine.kernels.experts import Experts
 
-        found = _layers[w1.data_ptr()] = Experts(w1, w2, limit=limit)
+        found = _layers[key] = Experts(w1, w2, limit=limit)
     return found
 
 

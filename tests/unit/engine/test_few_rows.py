@@ -26,11 +26,13 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
-def summed(rows: int = 2, columns: int = COLUMNS, more: dict[str, Any] | None = None, **config: Any) -> Any:
+def summed(
+    rows: int = 2, columns: int = COLUMNS, more: dict[str, Any] | None = None, weights: Any = None, **config: Any
+) -> Any:
     x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
     w1, w2 = (torch.zeros(EXPERTS, *size, dtype=torch.bfloat16) for size in ((2 * columns, HIDDEN), (HIDDEN, columns)))
     ids = torch.zeros(rows, SLOTS, dtype=torch.int32)
-    told = (torch.zeros(rows, SLOTS), ids, None)
+    told = (torch.zeros(rows, SLOTS) if weights is None else weights, ids, None)
     runner = SimpleNamespace(**(USUAL | config))
     return few_rows.summed(lambda *_, **named: ("SGLang's way", named), x, w1, w2, told, runner, **(more or {}))
 
@@ -47,6 +49,8 @@ def summed(rows: int = 2, columns: int = COLUMNS, more: dict[str, Any] | None = 
         {"apply_router_weight_on_input": True},
         {"no_combine": True},
         {"num_local_experts": 2},
+        {"weights": torch.zeros(2, SLOTS, dtype=torch.bfloat16)},
+        {"weights": torch.zeros(SLOTS, 2).T},
         {"more": {"use_fp8_w8a8": True}},
         {"more": {"fuse_swiglu_interleaved": True}},
         {"more": {"b1": torch.zeros(1)}},

@@ -1,7 +1,7 @@
 """Modules that SGLang's ranks import late on a GPU, beside those of `preload`: seen on an H200 with every algorithm.
 
-Without them each respawn imports them again. Only those that know nothing of a device: kernels and what loads a
-device's library are left to the ranks. A release that lacks one does without.
+Without them each respawn imports them again. Only those that know nothing of a device, and of SGLang what its models
+import: what loads a device's library is left to the ranks. A release that lacks one does without.
 """
 
 from __future__ import annotations
@@ -9,6 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 MODULES: Final = (
+    "sglang.kernels.ops.attention.fla.fused_recurrent",
+    "sglang.kernels.ops.attention.fla.op",
+    "sglang.kernels.ops.attention.score_mod",
+    "sglang.kernels.ops.mamba.causal_conv1d_triton",
+    "sglang.kernels.ops.mamba.mamba_state_indices_triton",
+    "sglang.kernels.ops.mamba.mamba_state_scatter_triton",
+    "sglang.srt.layers.attention.hybrid_linear_attn_backend",
+    "sglang.srt.layers.attention.mamba.causal_conv1d",
+    "sglang.srt.layers.attention.mamba.mamba",
+    "sglang.srt.layers.attention.mamba.mamba2_metadata",
+    "sglang.srt.layers.attention.mamba.mixer2_rms_norm_gated",
+    "sglang.srt.layers.attention.mamba.prefill_track_metadata",
+    "sglang.srt.layers.attention.mamba.replay_state_indices_validator",
     "sympy.combinatorics.free_groups",
     "sympy.combinatorics.generators",
     "sympy.combinatorics.graycode",

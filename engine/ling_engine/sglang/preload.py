@@ -34,8 +34,13 @@ _MODULES = (
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
-def modules() -> None:
-    """Imports them; those that only a GPU's packages bring are looked for when they are needed."""
+REGISTRY = "SGLANG_EXTERNAL_MODEL_PACKAGE"  # whose models are imported instead of all
+ARCHITECTURES = "ling_engine.sglang.architectures"
+
+
+def modules(architecture: str) -> None:
+    """Imports them; those that only a GPU's packages bring are looked for when they are needed. The checkpoint's
+    architecture is known to SGLang's registry then."""
     for name in _MODULES:
         importlib.import_module(name)
     for name in late.MODULES:
@@ -43,8 +48,9 @@ def modules() -> None:
             importlib.import_module(name)
         except ImportError as error:
             _log.debug("late=missing module=%s reason=%r", name, str(error))
-    registry = importlib.import_module("sglang.srt.models.registry")
-    registry.ModelRegistry.get_supported_archs()
+    registry = importlib.import_module("sglang.srt.models.registry").ModelRegistry
+    if architecture not in registry.models:
+        registry.get_supported_archs()  # imports every model
 
 
 def plugins() -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ling_api import names
 from ling_api.errors import BadInput, DeviceError, PluginMissing
+from ling_engine.reference.config import load_keys
 
-from . import caches, device, guards, provenance
+from . import caches, device, guards, preload, provenance
 from . import describe as description
 from .describe import Device
 
@@ -46,12 +47,10 @@ class Sglang:
         facts = self._device_facts()
         guards.set_environment(facts)
         self._set_environment(settings)
-        from . import preload
-
         if facts is not None:
             guards.arm(facts)
         preload.plugins()  # first: each of their hooks looks through all modules that are there
-        preload.modules()
+        preload.modules(load_keys(settings.path)["architectures"][0])
         if preload.has_tokenizer(settings.path):
             preload.tokenizer(settings.path)
         here = device.described(facts)
@@ -96,6 +95,7 @@ class Sglang:
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)
         os.environ.setdefault("SGLANG_FORCE_STREAM_INTERVAL", _BUNDLE if self._facts else "1")
+        os.environ.setdefault(preload.REGISTRY, preload.ARCHITECTURES)
         if importlib.util.find_spec("sglang") is None:
             raise PluginMissing("--runtime sglang: this environment has no SGLang; use an engine image that has it")
 

@@ -37,7 +37,7 @@ class Stage:
         patch.setattr(importlib.util, "find_spec", lambda name: object())
         patch.setattr(guards, "arm", lambda facts: self.step("arm"))
         patch.setattr(preload, "plugins", lambda: self.step("plugins"))
-        patch.setattr(preload, "modules", lambda: self.step("modules"))
+        patch.setattr(preload, "modules", lambda architecture: self.step(f"modules of {architecture}"))
         patch.setattr(provenance, "machine", lambda *_: None)
 
     def step(self, name: str) -> None:
@@ -59,7 +59,7 @@ def model(tmp_path: Path) -> ModelSettings:
 def test_nothing_of_sglang_is_imported_before_its_questions_are_answered(stage: Stage, model: ModelSettings) -> None:
     """Its very first module asks for the device's name, which would call the driver."""
     Sglang().preload(model)
-    assert stage.steps == [("arm", False), ("plugins", False), ("modules", False)]
+    assert stage.steps == [("arm", False), ("plugins", False), ("modules of BailingMoeV3ForCausalLM", False)]
     assert "sglang" not in sys.modules
 
 
@@ -68,6 +68,15 @@ def test_what_modules_read_while_they_are_imported_is_set_before(stage: Stage, m
     assert stage.interval == "67"
     assert os.environ["TRITON_CACHE_AUTOTUNING"] == "1"
     assert os.environ["FLASHINFER_CUDA_ARCH_LIST"] == "9.0a"
+    assert os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] == "ling_engine.sglang.architectures"
+
+
+def test_a_package_of_models_that_the_user_names_is_kept(
+    stage: Stage, model: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "theirs"
+    Sglang().preload(model)
+    assert os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] == "theirs"
 
 
 def test_a_zygote_that_called_the_driver_ends(stage: Stage, model: ModelSettings) -> None:
@@ -84,7 +93,32 @@ def test_without_sglang_it_is_said(stage: Stage, model: ModelSettings, monkeypat
 
 
 def test_late_modules_know_nothing_of_a_device() -> None:
-    assert {name.split(".")[0] for name in late.MODULES} == {"torch", "sympy", "tomllib"}
+    ours = ("sglang.kernels.ops.attention.", "sglang.kernels.ops.mamba.", "sglang.srt.layers.attention.")
+    others = [name for name in late.MODULES if not name.startswith(ours)]
+    assert {name.split(".")[0] for name in others} == {"torch", "sympy", "tomllib"}
+
+
+class Registry:
+    """SGLang's registry of models."""
+
+    def __init__(self, *known: str) -> None:
+        self.models = dict.fromkeys(known)
+        self.imported_all = False
+        self.ModelRegistry = self
+
+    def get_supported_archs(self) -> list[str]:
+        self.imported_all = True
+        return []
+
+
+@pytest.mark.parametrize(("known", "all_imported"), [("Ling", False), ("Other", True)], ids=["ours", "another"])
+def test_every_model_is_imported_for_an_architecture_that_is_not_ours(
+    monkeypatch: pytest.MonkeyPatch, known: str, all_imported: bool
+) -> None:
+    registry = Registry(known)
+    monkeypatch.setattr(importlib, "import_module", lambda name: registry)
+    preload.modules("Ling")
+    assert registry.imported_all is all_imported
 
 
 def test_a_module_that_a_release_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +128,8 @@ def test_a_module_that_a_release_lacks_is_passed_over(monkeypatch: pytest.Monkey
         asked.append(name)
         if name in late.MODULES:
             raise ImportError(name)
-        return type("Registry", (), {"ModelRegistry": type("R", (), {"get_supported_archs": staticmethod(list)})})
+        return Registry("Ling")
 
     monkeypatch.setattr(importlib, "import_module", find)
-    preload.modules()
+    preload.modules("Ling")
     assert set(late.MODULES) <= set(asked)

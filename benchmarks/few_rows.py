@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "")]
 
 from benchmarks import moe_plan  # noqa: E402
-from benchmarks.tune_moe import SMALL_E, attempt  # noqa: E402
+from benchmarks.tune_moe import SMALL_E, attempt, usual  # noqa: E402
 
 from ling_engine.kernels.plans import Plan  # noqa: E402
 
@@ -147,16 +147,10 @@ def line(one: dict[str, Any]) -> str:
 
 def arguments(argv: list[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", type=Path, required=True, help="folder with a config.json of the architecture")
+    usual(parser, "513x768", "1,6,9,4,2", 240)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "few_rows.json")
-    parser.add_argument("--cases", type=moe_plan.cases, default=moe_plan.cases("513x768"), help="EXPERTSxCOLUMNS,...")
-    parser.add_argument("--rows", default="1,6,9,4,2")
     parser.add_argument("--limit", type=float, default=7.0, help="clamp of gate and up; 0 = none")
-    parser.add_argument("--seconds", type=float, default=240, help="compiling included")
-    parser.add_argument("--jobs", type=int, default=12, help="processes that compile first; 0 = none")
-    parser.add_argument("--compile", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    args.rows = list(map(int, args.rows.split(",")))
     args.ends = time.monotonic() + args.seconds
     args.out.parent.mkdir(parents=True, exist_ok=True)
     return args

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from ling_engine.kernels import head
 from ling_engine.kernels import plans as shipped
 from ling_engine.sglang import few_rows
 
-from .moe_kernel import REPLAYS, SETS, WRONG, boot
+from .moe_kernel import SETS, WRONG, boot, timed
 
 if TYPE_CHECKING:
     from ling_engine.kernels.plans import Plan
@@ -168,28 +166,6 @@ class Head:
                     head.scores(x, self._small, self._scales, plan=plan, pdl=few_rows.pdl())
 
         return timed(run, self._device)
-
-
-def timed(run: Any, device: str) -> float:
-    """Microseconds of one of the SETS calls of `run`."""
-    run()
-    if device == "cpu":
-        began = time.perf_counter()
-        run()
-        return (time.perf_counter() - began) * 1e6 / SETS
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for _ in range(REPLAYS + 1):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / SETS)
-    return statistics.median(times[1:])
 
 
 def off(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -17,6 +17,7 @@ from sglang.srt.runtime_context import SpawnRanks, get_device, publish
 from sglang.srt.server_args import prepare_server_args
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from .moe_plan import Case, Config
@@ -105,24 +106,30 @@ class Kernel:
         return bool(apart < WRONG)
 
     def time(self, rows: int, config: Config) -> float | None:
-        """Microseconds of one call in a CUDA graph (without a GPU, of one call); None for a wrong result."""
+        """Microseconds of one call; None for a wrong result."""
         calls = self.calls(rows)
         if not self.right(rows, self.run(calls[:1], config)):
             return None
-        if self.device == "cpu":
-            began = time.perf_counter()
-            self.run(calls[:1], config)
-            return (time.perf_counter() - began) * 1e6
+        return timed(lambda: self.run(calls, config), self.device)
+
+
+def timed(run: Callable[[], object], device: str) -> float:
+    """Microseconds of one of the SETS calls of `run`, in a CUDA graph; without a GPU as they are."""
+    run()
+    if device == "cpu":
+        began = time.perf_counter()
+        run()
+        return (time.perf_counter() - began) * 1e6 / SETS
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    times = []
+    for _ in range(REPLAYS + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.run(calls, config)
-        times = []
-        for _ in range(REPLAYS + 1):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end) * 1000 / SETS)
-        return statistics.median(times[1:])
+        times.append(begin.elapsed_time(end) * 1000 / SETS)
+    return statistics.median(times[1:])

@@ -143,19 +143,23 @@ def on_gpu(args: argparse.Namespace) -> None:
     tune(args.cases, args.rows, args.out, ends, moe_kernel.Kernel, lambda case: folder / case.layer.table(gpu))
 
 
+def usual(parser: argparse.ArgumentParser, cases: str, rows: str, seconds: float) -> None:
+    """The arguments of whoever times a layer's kernels, with what they are when nothing is said."""
+    parser.add_argument("--shape", type=Path, required=True, help="folder with a config.json of the architecture")
+    parser.add_argument("--cases", type=moe_plan.cases, default=moe_plan.cases(cases), help="EXPERTSxCOLUMNS[:fp8],...")
+    parser.add_argument("--rows", type=lambda text: list(map(int, text.split(","))), default=rows)
+    parser.add_argument("--seconds", type=float, default=seconds, help="compiling included")
+    parser.add_argument("--jobs", type=int, default=12, help="processes that compile first; 0 = none")
+    parser.add_argument("--compile", default="", help=argparse.SUPPRESS)
+
+
 def arguments(argv: list[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", type=Path, required=True, help="folder with a config.json of the architecture")
+    usual(parser, moe_plan.CASES, ",".join(map(str, moe_plan.ROWS)), 300)
     parser.add_argument(
         "--out", type=Path, default=ROOT / "build" / "moe", help="a folder to name in SGLANG_MOE_CONFIG_DIR"
     )
-    parser.add_argument("--cases", type=moe_plan.cases, default=moe_plan.CASES, help="EXPERTSxCOLUMNS[:fp8],...")
-    parser.add_argument("--rows", default=",".join(map(str, moe_plan.ROWS)))
-    parser.add_argument("--seconds", type=float, default=300, help="compiling included")
-    parser.add_argument("--jobs", type=int, default=12, help="processes that compile first; 0 = none")
-    parser.add_argument("--compile", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    args.rows = list(map(int, args.rows.split(",")))
     args.out.mkdir(parents=True, exist_ok=True)
     return args
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.sglang_lane import told_by
 
-if TYPE_CHECKING:
-    from tests.support.sglang_lane import Lane
-
-
-@pytest.fixture(scope="module")
-def told(lane: Lane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    result = tmp_path_factory.mktemp("accepting") / "told.json"
-    lane.run("tests.support.sglang_accepting", str(result))
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+told = told_by("tests.support.sglang_accepting")
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
+from tests.support.sglang_lane import told_by
 
 from ling_engine.sglang import readonly
 
-if TYPE_CHECKING:
-    from tests.support.sglang_lane import Lane
-
-
-@pytest.fixture(scope="module")
-def told(lane: Lane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    result = tmp_path_factory.mktemp("guards") / "told.json"
-    lane.run("tests.support.sglang_guards", str(result))
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+told = told_by("tests.support.sglang_guards")
 
 
 def test_sglang_finds_the_plugin_by_its_entry_point_and_all_of_it_is_in_force(told: dict[str, Any]) -> None:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
+from tests.support.sglang_lane import told_by
 
-if TYPE_CHECKING:
-    from tests.support.sglang_lane import Lane
-
-
-@pytest.fixture(scope="module")
-def told(lane: Lane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    result = tmp_path_factory.mktemp("registry") / "told.json"
-    lane.run("tests.support.sglang_registry", str(result))
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+told = told_by("tests.support.sglang_registry")
 
 
 def test_what_we_serve_is_there_without_importing_the_rest(told: dict[str, Any]) -> None:

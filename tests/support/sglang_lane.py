@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support import sglang_site
@@ -51,6 +52,18 @@ class Lane:
 
     def close(self) -> None:
         self._nursery.close()
+
+
+def told_by(program: str) -> Any:
+    """A fixture `told`: what a program writes as JSON into the file that is its only argument, run once a module."""
+
+    @pytest.fixture(scope="module", name="told")
+    def told(lane: Lane, tmp_path_factory: pytest.TempPathFactory) -> Any:
+        result = tmp_path_factory.mktemp(program.rpartition(".")[2]) / "told.json"
+        lane.run(program, str(result))
+        return json.loads(result.read_text())
+
+    return told
 
 
 class Running:

@@ -3,7 +3,7 @@
 Times in CUDA graphs, by rows and part (scores, choice, experts, and all of it), microseconds of one layer; each call
 has other inputs, so that it meets other experts. Then plans of our two kernels of experts are timed, one kernel's with
 the other's best, the likely ones first, as long as there is time. What is further off than rounding is left out.
-Prints a table and writes JSON.
+A draft's head in bf16 and in fp8 comes last. Prints a line for each; layers go into a JSON file too.
 """
 
 from __future__ import annotations

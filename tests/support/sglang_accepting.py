@@ -18,6 +18,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.speculative.dspark_components import dspark_worker_v2
 from tests.support.sglang_guards import missing
 
+from ling_api.errors import BadInput
 from ling_engine.sglang import accepting
 
 ROWS, VOCABULARY, REQUESTS = 9, 32, 3
@@ -120,13 +121,18 @@ def placed() -> dict[str, str | bool]:
     kept = dspark_worker_v2.DSparkWorkerV2.init_attention_backends
     accepting.ensure()
     unasked = dspark_worker_v2.DSparkWorkerV2.init_attention_backends is kept
+    with mock.patch.dict(os.environ, {accepting.VARIABLE: "yes"}):
+        try:
+            accepting.ensure()
+        except BadInput as error:
+            refused = str(error)
     with mock.patch.dict(os.environ, {accepting.VARIABLE: "1"}):
         with mock.patch.object(accepting, "READY", f"{accepting.READY}_gone"):
             another = missing(accepting.ensure)
         accepting.ensure()
         accepting.ensure()
     hooked = dspark_worker_v2.DSparkWorkerV2.init_attention_backends is not kept
-    return {"unasked": unasked, "another release": another, "hooked": hooked}
+    return {"unasked": unasked, "another release": another, "hooked": hooked, "refused": refused}
 
 
 def main(argv: Sequence[str]) -> int:

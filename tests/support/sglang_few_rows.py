@@ -21,7 +21,7 @@ from tests.support.experts import chosen
 from tests.support.sglang_guards import missing
 from tests.support.sglang_moe import GPU, aligned
 
-from ling_engine.kernels import router
+from ling_engine.kernels import plans, router
 from ling_engine.kernels.experts import Experts
 from ling_engine.kernels.plans import Choice, Plan
 from ling_engine.sglang import few_rows
@@ -159,7 +159,7 @@ def hooked(one: few_rows_layer.Layer, many: Sequence[int]) -> dict[int, dict[str
     inputs = {rows: one.calls(rows)[0] for rows in many}
     wanted = {}
     for rows, x in inputs.items():
-        few = rows <= few_rows.ROWS  # what our hook gives; for more rows SGLang's own, which it is to leave alone
+        few = rows <= plans.ROWS  # what our hook gives; for more rows SGLang's own, which it is to leave alone
         logits = one.scores(x, ours=few)
         chosen = one.choice(x, logits, ours=few)
         wanted[rows] = logits, chosen, one.experts(x, chosen, ours=few)

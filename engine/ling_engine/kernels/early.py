@@ -6,6 +6,11 @@ import triton
 import triton.language as tl
 
 
+def launched(pdl: bool) -> dict[str, bool]:
+    """Arguments of a launch: with `pdl` it need not wait for the kernel in front, and the kernel waits itself."""
+    return {"EARLY": True, "launch_pdl": True} if pdl else {"EARLY": False}
+
+
 @triton.jit
 def fetch(ptr, nbytes):
     """Asks for `nbytes` from `ptr` on, both multiples of 16, to be in the L2 cache soon. One thread asks."""

@@ -11,19 +11,17 @@ Rounding is SGLang's: each product to bf16, silu(gate) * up to bf16, weighted ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
 from . import early
+from .plans import ROWS, SLOTS
 
 if TYPE_CHECKING:
     from .plans import Plan
-
-ROWS: Final = 16  # at most: what a product of tensor cores takes at once
-SLOTS: Final = 16  # experts of a row at most
 
 
 @triton.jit
@@ -163,8 +161,7 @@ class Experts:
 
 def cut(plan: Plan, *, pdl: bool) -> dict[str, Any]:
     """As Triton wants it."""
-    more = {"launch_pdl": True} if pdl else {}
     return {
         "BLOCK": plan.columns, "STEP": plan.summands, "num_warps": plan.warps, "num_stages": plan.stages,
-        "EARLY": pdl, "AHEAD": plan.ahead, **more,
+        "AHEAD": plan.ahead, **early.launched(pdl),
     }  # fmt: skip

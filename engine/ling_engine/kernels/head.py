@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from . import early
-from .experts import ROWS, cut
+from .experts import cut
+from .plans import ROWS
 
 if TYPE_CHECKING:
     from .plans import Plan

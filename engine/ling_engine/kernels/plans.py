@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+ROWS: Final = 16  # of a step at most: what a product of tensor cores takes at once
+SLOTS: Final = 16  # experts of a row at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

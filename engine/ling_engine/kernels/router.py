@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 
 from . import early
-from .experts import ROWS, cut
+from .experts import cut
+from .plans import ROWS
 
 if TYPE_CHECKING:
     from .plans import Choice, Plan
@@ -143,13 +144,12 @@ def choose(
     rows, experts = scores.shape
     weights = torch.empty((rows, choice.slots), dtype=torch.float32, device=scores.device)
     ids = torch.empty((rows, choice.slots), dtype=torch.int32, device=scores.device)
-    more = {"launch_pdl": True} if pdl else {}
     router_choice[(rows,)](
         scores, bias, padded, weights, ids, choice.scale,
         EXPERTS=experts, GROUPS=choice.groups, OF_GROUPS=choice.of_groups,
         MEMBERS=triton.next_power_of_2(experts // choice.groups),
         CHOSEN=choice.chosen, SLOTS=choice.slots, WIDE=triton.next_power_of_2(choice.slots),
-        RENORMALIZE=choice.renormalize, SCALED=choice.scaled, PADDED=padded is not None, EARLY=pdl,
-        num_warps=1, **more,
+        RENORMALIZE=choice.renormalize, SCALED=choice.scaled, PADDED=padded is not None,
+        num_warps=1, **early.launched(pdl),
     )  # fmt: skip
     return weights, ids

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
 from typing import Any, Final
 
@@ -31,8 +30,9 @@ WITH: Final = {
 
 
 def ensure(*_: object, **__: object) -> None:
-    """In ranks that decode with DSPARK, where it is wanted. Raises PluginMissing where SGLang is another one."""
-    if os.environ.get(VARIABLE) == "1" and _WORKER in sys.modules:
+    """In ranks that decode with DSPARK, where it is wanted. Raises BadInput, and PluginMissing where SGLang is another
+    one."""
+    if hooking.asked(VARIABLE, "1") and _WORKER in sys.modules:
         hooking.place("AFTER", READY, fold)
 
 

@@ -8,13 +8,11 @@ own memory: a byte for each word and column of the head.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import Any, Final
 
 import torch
 
-from ling_api.errors import BadInput
 from ling_engine.kernels import plans
 
 from . import few_rows, hooking
@@ -29,10 +27,7 @@ READY: Final = f"{_WORKER}.EagleDraftWorker.init_attention_backends"  # before t
 def ensure(*_: object, **__: object) -> None:
     """In ranks that decode with NEXTN, where it is wanted. Raises BadInput, and PluginMissing where SGLang is another
     one."""
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted not in ("", FP8):
-        raise BadInput(f"{VARIABLE} {wanted!r}: write {FP8}, or leave it out")
-    if wanted and _WORKER in sys.modules:
+    if hooking.asked(VARIABLE, FP8) and _WORKER in sys.modules:
         hooking.place("AFTER", READY, give)
 
 
@@ -63,7 +58,7 @@ class Rounded:
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """[rows, words]."""
-        if bias is None and few_rows.few("head", x):
+        if bias is None and few_rows.few(x):
             from ling_engine.kernels import head
 
             return head.scores(x, self._small, self._scales, plan=self._plan, pdl=few_rows.pdl())

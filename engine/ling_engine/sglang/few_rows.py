@@ -1,8 +1,8 @@
 """Decoding's layers for few rows: hooks that put kernels of ours, or other sizes, in the place of SGLang's.
 
-A step of one request spends as long between SGLang's kernels of a layer of experts as in them: scores, choice,
-columns of the shared expert, sorting, two products, activation, sum. With all three parts it is four kernels instead of
-eight to thirteen. Which experts are taken does not change, nor what is rounded; sums are made in another order.
+SGLang computes a layer of experts in eight to thirteen kernels: scores, choice, columns of the shared expert, sorting,
+two products, activation, sum. With the first three parts it is four. Which experts are taken does not change, nor what
+is rounded; sums are made in another order.
 What is not exactly what our kernels are for, a prompt's rows for one, goes SGLang's way.
 """
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 VARIABLE: Final = "LING_FEW_ROWS"  # which parts, with commas between
-ROWS: Final = 16  # of a step at most; a test holds it to the kernels'
 TARGETS: Final = {
     "scores": "sglang.srt.models.bailing_moe_v3.BailingMoEGate.forward",
     "choice": "sglang.srt.layers.moe.topk.select_experts",
@@ -36,7 +35,6 @@ TARGETS: Final = {
 }
 _OF_CHOICE: Final = ("layer_id", "num_token_non_padded")
 _COLUMNS: Final = 8
-_LEAST: Final = {"scores": 2}  # rows; SGLang's own kernel of one row is as good
 _QUANTIZED: Final = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "fuse_swiglu_interleaved")
 _MORE: Final = ("b1", "b2", "a1_q", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape")
 
@@ -58,18 +56,18 @@ def ensure(*_: object, **__: object) -> None:
         _log.info("few_rows=%s", ",".join(parts))
 
 
-def few(part: str, x: Any) -> bool:
+def few(x: Any, least: int = 1) -> bool:
     """Whether the rows of `x` [rows, hidden] are those of a step, in a type and a place that our kernels take."""
     ours = x.is_cuda and x.dtype == torch.bfloat16
-    return _LEAST.get(part, 1) <= x.shape[0] <= ROWS and x.is_contiguous() and (ours or _interpreted())
+    return least <= x.shape[0] <= plans.ROWS and x.is_contiguous() and (ours or _interpreted())
 
 
 def scored(original: Callable[..., Any], gate: Any, hidden_states: Any) -> Any:
-    """In the place of BailingMoEGate.forward."""
+    """In the place of BailingMoEGate.forward; SGLang's own kernel of one row is as good."""
     weight = gate.weight
     plan = plans.router(weight.shape[1], weight.shape[0])
     known = weight.is_contiguous() and weight.dtype in (torch.float32, hidden_states.dtype)
-    if plan is None or not (known and few("scores", hidden_states)):
+    if plan is None or not (known and few(hidden_states, least=2)):
         return original(gate, hidden_states)
     from ling_engine.kernels import router
 
@@ -81,7 +79,7 @@ def chosen(original: Callable[..., Any], hidden_states: Any, router_logits: Any,
     topk: Any = importlib.import_module("sglang.srt.layers.moe.topk")
     padded, layer = more.get("num_token_non_padded"), more.get("layer_id")
     others = [value for name, value in more.items() if name not in _OF_CHOICE and value is not None]
-    choice = None if others or not few("choice", hidden_states) else _choice(topk, topk_config)
+    choice = None if others or not few(hidden_states) else _choice(topk, topk_config)
     if choice is None or not (choice.fits(router_logits.shape[1]) and _fp32(router_logits, topk_config)):
         return original(hidden_states, router_logits, topk_config, **more)
     from ling_engine.kernels import router
@@ -136,7 +134,7 @@ def summed(
     config = moe_runner_config
     cuts = plans.experts(w2.shape[1], w2.shape[2])
     layer = None
-    if cuts is not None and few("experts", hidden_states) and _plain(hidden_states, w1, w2, topk_output, config, more):
+    if cuts is not None and few(hidden_states) and _plain(hidden_states, w1, w2, topk_output, config, more):
         layer = _layer(w1, w2, config.gemm1_clamp_limit)
     if cuts is None or layer is None:
         return original(hidden_states, w1, w2, topk_output, config, **more)
@@ -156,7 +154,7 @@ def _plain(x: Any, w1: Any, w2: Any, chosen: Any, config: Any, more: Mapping[str
         and weights.shape == ids.shape
         and ids.dtype == torch.int32
         and ids.is_contiguous()
-        and ids.shape[1] <= ROWS
+        and ids.shape[1] <= plans.SLOTS
         and config.activation == "silu"
         and config.is_gated
         and config.gemm1_alpha is None

@@ -6,12 +6,21 @@ SGLang only logs a hook that cannot be put in place, and goes on without.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
-from ling_api.errors import PluginMissing
+from ling_api.errors import BadInput, PluginMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def asked(variable: str, value: str) -> bool:
+    """Whether a variable has the one value that asks for a hook. Raises BadInput for another."""
+    said = os.environ.get(variable, "")
+    if said not in ("", value):
+        raise BadInput(f"{variable} {said!r}: write {value}, or leave it out")
+    return bool(said)
 
 
 def place(kind: str, path: str, hook: Callable[..., Any]) -> None:

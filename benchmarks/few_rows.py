@@ -3,7 +3,8 @@
 Times in CUDA graphs, by rows and part (scores, choice, experts, and all of it), microseconds of one layer; each call
 has other inputs, so that it meets other experts. Then plans of our two kernels of experts are timed, one kernel's with
 the other's best, the likely ones first, as long as there is time. What is further off than rounding is left out.
-A draft's head in bf16 and in fp8 comes last. Prints a line for each; layers go into a JSON file too.
+KDA's verification by columns of a program, and a draft's head in bf16 and in fp8, come last. Prints a line for each;
+layers go into a JSON file too.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SHARED_MEMORY = 220 << 10  # bytes that a program may use
-HEADS = ((64, 256, 4, 3), (64, 128, 4, 4), (32, 256, 4, 4), (128, 128, 4, 3), (64, 512, 4, 3), (64, 256, 8, 3))
+HEADS = ((64, 512, 4, 3), (32, 512, 4, 3), (64, 512, 4, 2), (128, 512, 8, 2), (64, 512, 8, 3), (64, 256, 4, 4))
+VERIFIED = {"NEXTN": (6, 0), "DSPARK": (9, 32)}  # rows of a round, ring of its replay
 PARTS = ("scores", "choice", "experts", "layer")
 
 
 def candidates(plan: Plan, columns: int, summands: int, widths: int) -> Iterator[Plan]:
     """Plans of a kernel whose iteration loads `widths` tiles of weights; the one in use first."""
     yield plan
-    if plan.ahead:
-        yield replace(plan, ahead=False)
+    if widths == 1:  # of the way down, whose experts are known before
+        yield replace(plan, ahead=not plan.ahead)
     for width, step, warps, stages in itertools.product((32, 64, 16), (128, 256, 64), (4, 2, 8), (4, 3, 5)):
         one = Plan(columns=width, summands=step, warps=warps, stages=stages, ahead=plan.ahead)
         room = (width * widths + 16) * step * 2 * stages
@@ -85,14 +87,14 @@ def compile_all(args: argparse.Namespace) -> None:
     for case in args.cases:
         small = moe_plan.cases(f"{min(case.layer.experts, SMALL_E)}x{case.layer.columns}")[0]
         layer = few_rows_layer.Layer(small, limit=args.limit or None)
-        first = layer.plans
-        ups = candidates(first[0], layer.columns, layer.hidden, 2)
-        downs = candidates(first[1], layer.hidden, layer.columns, 1)
-        pairs = [(up, first[1]) for up in ups] + [(first[0], down) for down in downs]
-        for pair, rows in itertools.product(pairs, (1, 2)):  # Triton makes a kernel of its own for one row
-            number += 1
-            if number % count == part and time.monotonic() < args.ends:
-                attempt(functools.partial(layer.ours, layer.calls(rows)[:1], pair))
+        for rows in (1, 2):  # Triton makes a kernel of its own for one row
+            first = layer.plans(rows)
+            ups = candidates(first[0], layer.columns, layer.hidden, 2)
+            downs = candidates(first[1], layer.hidden, layer.columns, 1)
+            for pair in [(up, first[1]) for up in ups] + [(first[0], down) for down in downs]:
+                number += 1
+                if number % count == part and time.monotonic() < args.ends:
+                    attempt(functools.partial(layer.ours, layer.calls(rows)[:1], pair))
 
 
 def on_gpu(args: argparse.Namespace) -> None:
@@ -113,6 +115,10 @@ def on_gpu(args: argparse.Namespace) -> None:
             args.out.write_text(json.dumps(told))
             print(line(told[-1]), flush=True)
         del layer
+    for mode, (rows, ring) in VERIFIED.items():
+        told = few_rows_layer.Verify(rows, ring=ring)
+        took = {columns: attempt(functools.partial(told.time, columns)) for columns in (4, 8, 16, 32)}
+        print(f"KDA verifies {mode}'s {rows} rows: us by columns of a program {took}", flush=True)
     heads(few_rows_layer.Head())
 
 
@@ -129,7 +135,11 @@ def of(layer: Any, rows: int, until: float) -> dict[str, Any]:
     """What a layer takes SGLang's way and ours, part by part, and the best plans."""
     times = {name: [layer.time(rows, name, ours=ours) for ours in (False, True)] for name in PARTS}
     best, found = searched(
-        layer.plans, layer.hidden, layer.columns, lambda pair: layer.time(rows, "experts", ours=True, pair=pair), until
+        layer.plans(rows),
+        layer.hidden,
+        layer.columns,
+        lambda pair: layer.time(rows, "experts", ours=True, pair=pair),
+        until,
     )
     layer.use(best)
     times["layer, best plans"] = [times["layer"][0], layer.time(rows, "layer", ours=True)]

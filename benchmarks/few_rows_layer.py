@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
+from sglang.kernels.ops.attention.linear import fused_kda_conv_recurrent_verify as verify
 from sglang.srt.configs.shared_experts import SharedExpertsConfig
 from sglang.srt.layers.moe import topk
 from sglang.srt.layers.moe.moe_runner.base import MoeRunnerConfig
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
 from sglang.srt.models.bailing_moe_v3 import BailingMoEGate
 
-from ling_engine.kernels import head
+from ling_engine.kernels import head, router
 from ling_engine.kernels import plans as shipped
 from ling_engine.sglang import few_rows
 
@@ -53,10 +56,13 @@ class Layer:
             gemm1_clamp_limit=limit,
         )  # fmt: skip
         self._pair: tuple[Plan, Plan] | None = None
-        found = shipped.experts(hidden, self.columns)
+
+    def plans(self, rows: int) -> tuple[Plan, Plan]:
+        """Those that are shipped. Raises ValueError where none fits."""
+        found = shipped.experts(self.hidden, self.columns, rows)
         if found is None:
-            raise ValueError(f"{hidden} x {self.columns}: no plan fits")
-        self.plans = found
+            raise ValueError(f"{self.hidden} x {self.columns}: no plan fits")
+        return found
 
     def use(self, pair: tuple[Plan, Plan] | None) -> None:
         """Other plans from now on; None: those that are shipped."""
@@ -68,8 +74,11 @@ class Layer:
         return [torch.randn(rows, self.hidden, device=self.device, dtype=self.dtype) for _ in range(SETS)]
 
     def scores(self, x: torch.Tensor, *, ours: bool) -> torch.Tensor:
-        stock = type(self._gate).forward
-        found: torch.Tensor = few_rows.scored(stock, self._gate, x) if ours else stock(self._gate, x)
+        weight = self._gate.weight
+        plan = shipped.scores(self.hidden, weight.shape[0])
+        if ours and plan is not None:
+            return router.scores(x, weight.data, plan=plan, pdl=few_rows.pdl())
+        found: torch.Tensor = self._gate(x)
         return found
 
     def choice(self, x: torch.Tensor, logits: torch.Tensor, *, ours: bool) -> Any:
@@ -166,6 +175,45 @@ class Head:
                     head.scores(x, self._small, self._scales, plan=plan, pdl=few_rows.pdl())
 
         return timed(run, self._device)
+
+
+class Verify:
+    """A layer of KDA that verifies a round's rows of one request: `ring` of the cookbook's replay, else with every
+    row's state kept."""
+
+    def __init__(self, rows: int, *, ring: int = 0, heads: int = 32, width: int = 128, device: str = "cuda") -> None:
+        torch.manual_seed(0)
+        make = functools.partial(torch.randn, device=device)
+        count = functools.partial(torch.zeros, dtype=torch.int32, device=device)
+        half, wide = torch.bfloat16, 3 * heads * width
+        self._device = device
+        self.states = make(2, heads, width, width)
+        self._given: dict[str, Any] = {
+            "mixed_qkv": make(rows, wide).to(half), "conv_weight": make(wide, 4), "conv_bias": None,
+            "conv_state": make(2, 3, wide).to(half).transpose(1, 2), "conv_state_indices": count(1) + 1,
+            "intermediate_conv_window": make(1, rows, wide, 3).to(half), "intermediate_state_indices": count(1),
+            "a": make(rows, heads * width).to(half), "b": make(rows, heads).to(half), "A_log": make(heads),
+            "dt_bias": make(heads * width), "ssm_states": self.states, "cache_indices": count(1) + 1,
+            "intermediate_states_buffer": None if ring else make(1, rows, heads, width, width), "scale": width**-0.5,
+            "T": rows, "num_q_heads": heads, "num_v_heads": heads, "head_k_dim": width, "head_v_dim": width,
+            "lower_bound": -5.0,
+        }  # fmt: skip
+        if ring:
+            of = lambda *size: make(2, heads, ring, *size)  # noqa: E731
+            self._given |= {"cache_ring": True, "replayssm_rawv": of(width).to(half),
+                            "replayssm_rawk": of(width).to(half), "replayssm_g": of(width),
+                            "replayssm_beta": of()}  # fmt: skip
+
+    def run(self, columns: int) -> list[torch.Tensor]:
+        """The result, and what is kept of it, with so many columns of a state for a program."""
+        with mock.patch.object(verify, "KDA_VERIFY_BLOCK_V", columns):
+            out = verify.fused_kda_conv_gating_verify(**self._given)
+        kept = [value for name, value in self._given.items() if name.startswith(("intermediate", "replay"))]
+        return [out, *(one for one in kept if one is not None)]
+
+    def time(self, columns: int) -> float:
+        """Microseconds in a CUDA graph."""
+        return timed(lambda: [self.run(columns) for _ in range(SETS)], self._device)
 
 
 def off(found: torch.Tensor, wanted: torch.Tensor) -> float:

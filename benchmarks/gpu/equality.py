@@ -14,7 +14,7 @@ from .asking import Failed
 from .lab import CONTEXT, ROOT
 from .models import zeroed
 from .parity import prompts
-from .stock import Stock, call
+from .stock import DRAFTS, Stock, call
 
 if TYPE_CHECKING:
     from .stage import Stage
@@ -90,7 +90,8 @@ def full(stage: Stage) -> None:
             if pair.slot is None:
                 raise Failed("no slot")
             before, server = pair.slot.ask(short, 32).tokens, pair.slot.server(pair.pod)
-            found = len(pair.slot.ask(prompt, CONTEXT - len(prompt)).tokens)
+            new = CONTEXT - len(prompt) - (DRAFTS if mode == "NEXTN" else 0)
+            found = len(pair.slot.ask(prompt, new).tokens)
             least = CONTEXT - len(prompt) - 8  # SGLang keeps some to itself
             name = f"{mode} a request to the end of its context"
             stage.report.row(f"{name}: tokens", found, f">= {least}", found >= least)

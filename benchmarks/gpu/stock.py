@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from .lab import Lab
 
 
+DRAFTS = 6  # rows of a round of NEXTN, which SGLang counts among a request's tokens
+
+
 def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1, context: int = CONTEXT) -> ModelSettings:
     decoding = {
         "None": Decoding(),
-        "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=6),
+        "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=DRAFTS),
         "DSPARK": Decoding(algorithm="DSPARK", num_steps=1, draft=str(model / "dspark")),
     }[mode]
     return ModelSettings(

@@ -24,6 +24,7 @@ NONE, NEXTN, DSPARK = "None", "NEXTN", "DSPARK"
 TUNED, TUNED_RECIPE = "tuned MoE", "recipe and tuned MoE"  # as it is shipped once the tables are
 FEW, IN_GRAPH = "few rows", "acceptance in the graph"
 HOOKS_RECIPE = "recipe and hooks"  # with what we put in the place of SGLang's functions, and tables where there are any
+LEAN_RECIPE = "recipe and hooks but the experts"
 SPECULATIVE: Final = (NEXTN, DSPARK)
 # What belongs to the sizes of a call and to what it is at all; everything else of our recipe is a switch.
 KEPT: Final = _words(
@@ -218,7 +219,9 @@ def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned
     tables = [Trial(name=TUNED, env={"SGLANG_MOE_CONFIG_DIR": tuned}, with_recipe=True)] if tuned else []
     trials = [*tables, *trials]
     ours_more = [added(ours, tables, TUNED_RECIPE)] if tuned else []
-    ours_more.append(added(ours, [*tables, *(one for one in _HOOKS if mode in one.modes)], HOOKS_RECIPE))
+    hooks = [*tables, *(one for one in _HOOKS if mode in one.modes)]
+    lean = Trial(name="", env={few_rows.VARIABLE: ",".join(part for part in few_rows.TARGETS if part != "experts")})
+    ours_more += [added(ours, hooks, HOOKS_RECIPE), added(ours, [*hooks, lean], LEAN_RECIPE)]
     more = [one for one in trials if one.with_recipe]
     alone = [added(base, [one], one.name) for one in trials]
     return [base, ours, *ours_more, added(ours, more, "all"), *alone]

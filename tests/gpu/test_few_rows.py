@@ -45,11 +45,12 @@ def layer(weights: dict[str, torch.Tensor], pdl: bool, limit: float | None = Non
     from ling_engine.kernels.experts import Experts
 
     made = Experts(weights["up"], weights["down"], limit=limit)
-    cuts, plan = plans.experts(HIDDEN, 768), plans.router(HIDDEN, EXPERTS - 1)
-    assert cuts is not None
+    plan = plans.scores(HIDDEN, EXPERTS - 1)
     assert plan is not None
 
     def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        cuts = plans.experts(HIDDEN, 768, x.shape[0])
+        assert cuts is not None
         scores = router.scores(x, weights["gate"], plan=plan, pdl=pdl)
         share, ids = router.choose(scores, weights["bias"], CHOICE, pdl=pdl)
         out = made(x, share, ids, torch.empty_like(x), scale=SCALE, plans=cuts, pdl=pdl)
@@ -112,7 +113,7 @@ def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor],
 
     made, x = Experts(weights["up"], weights["down"]), rows(6)
     _, share, ids, wanted = layer(weights, pdl)(x)
-    cuts = plans.experts(HIDDEN, 768)
+    cuts = plans.experts(HIDDEN, 768, 6)
     assert cuts is not None
     given = x.clone()
     made(given, share, ids, given, scale=SCALE, plans=cuts, pdl=pdl)

@@ -54,7 +54,7 @@ def test_a_padded_row_has_no_result(told: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("part", ["scores", "choice", "experts"])
 def test_sglang_itself_calls_ours_for_few_rows_and_its_own_for_more(told: dict[str, Any], part: str) -> None:
-    before, after = told["hooked"]["6"][part]
+    before, after = told["hooked"]["9"][part]
     assert after
     assert not before, "else this test could not tell them apart"
     assert told["hooked"]["17"][part] == [True, True]
@@ -64,6 +64,12 @@ def test_a_step_of_kda_has_the_same_bits_with_fewer_columns_a_program(told: dict
     found = told["recurrence"]
     assert (found["columns"], found["equal"], found["moved"]) == ([32, 8], True, True)
     assert found["other"] == [[32, 1], [32, 1]], "several requests, and what is no KDA, are SGLang's"
+
+
+@pytest.mark.parametrize("kept", ["states", "ring"])
+def test_a_round_is_verified_with_the_same_bits_by_more_columns_a_program(told: dict[str, Any], kept: str) -> None:
+    assert told["verification"]["columns"], "else nothing was another"
+    assert told["verification"][kept]
 
 
 def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:

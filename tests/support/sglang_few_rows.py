@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 from benchmarks import few_rows as bench
 from benchmarks import few_rows_layer, moe_kernel, moe_plan
+from sglang.kernels.ops.attention.linear import fused_kda_conv_recurrent_verify as verify
 from sglang.kernels.ops.attention.linear import fused_sigmoid_gating_recurrent as kda
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
 from sglang.srt.plugins import load_plugins
@@ -122,6 +123,17 @@ def recurrence() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def verification() -> dict[str, bool]:
+    """By kind, whether a round is verified with the same bits by SGLang's columns of a program and by our hook's."""
+    found = {}
+    for name, ring in (("states", 0), ("ring", 16)):
+        wanted, got = (few_rows_layer.Verify(4, ring=ring, heads=2, device="cpu") for _ in range(2))
+        before = wanted.run(4)
+        after = few_rows.verified(lambda one: one.run(verify.KDA_VERIFY_BLOCK_V), got)
+        found[name] = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    return found | {"columns": verify.KDA_VERIFY_BLOCK_V == plans.VERIFIED_COLUMNS != 4}
+
+
 def benchmark() -> dict[str, Any]:
     """What the benchmark tells of a layer and a head when it has time for one plan alone."""
     found = bench.of(layer(), 2, time.monotonic())
@@ -176,6 +188,7 @@ def main(argv: Sequence[str]) -> int:
     load_plugins()
     moe_kernel.boot(model, "--dtype", "float32", device="cpu")
     told: dict[str, Any] = {"choices": choices(), "left out": left_out(), "recurrence": recurrence()}
+    told["verification"] = verification()
     with (
         mock.patch.object(fused_moe, "moe_align_block_size", aligned),
         mock.patch.object(fused_moe, "outplace_fused_experts", plainly),
@@ -185,7 +198,7 @@ def main(argv: Sequence[str]) -> int:
             one = layer(limit)
             told[name] = {rows: one.apart(rows) for rows in (1, 2, 6, 9, 16)}
         told["benchmark"] = benchmark()
-        told["hooked"] = hooked(layer(), (6, 17))
+        told["hooked"] = hooked(layer(), (9, 17))
         told["another release"] = missing(
             functools.partial(ensured, {**few_rows.TARGETS, "choice": f"{few_rows.__name__}.gone.chosen"})
         )

@@ -7,6 +7,8 @@ from typing import Final
 
 ROWS: Final = 16  # of a step at most: what a product of tensor cores takes at once
 SLOTS: Final = 16  # experts of a row at most
+VERIFIED_COLUMNS: Final = 8  # of a state of KDA for a program, where drafts are verified
+_AT_ONCE: Final = 4096  # summands of a score that a program loads at once, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,15 @@ class Plan:
     def fits(self, columns: int, summands: int) -> bool:
         """Whether a product of that size is a whole number of programs and iterations."""
         return columns % self.columns == 0 and summands % self.summands == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Experts and rows of a program of the router's scores, and its warps: it loads their weights at once."""
+
+    experts: int = 4
+    rows: int = 3
+    warps: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +60,28 @@ class Choice:
         return power and experts % self.groups == 0 and self.chosen <= self.of_groups * (experts // self.groups)
 
 
-def experts(hidden: int, columns: int) -> tuple[Plan, Plan] | None:
+def experts(hidden: int, columns: int, rows: int) -> tuple[Plan, Plan] | None:
     """Up and down of a layer whose experts are `columns` wide on this rank; None for a size that cannot be cut.
 
-    Of 32 columns each of four warps has eight: fewer, and Triton lets several compute the same.
+    The fastest of `benchmarks.few_rows` on an H200 for 65 and 513 experts of 768 columns.
     """
-    steps = (128, 64, 32)
-    up = _first([Plan(columns=32, summands=step, stages=4) for step in steps], columns, hidden)
-    down = _first([Plan(columns=32, summands=step, stages=4, ahead=True) for step in steps], hidden, columns)
+    ups = [Plan(columns=32, summands=128, warps=2, stages=5)]
+    if rows > 1:
+        ups.insert(0, Plan(columns=32, summands=256, stages=5))
+    narrow = [Plan(columns=32, summands=step, stages=4) for step in (128, 64, 32)]
+    up, down = _first([*ups, *narrow], columns, hidden), _first(narrow, hidden, columns)
     return None if up is None or down is None else (up, down)
 
 
-def router(hidden: int, experts: int) -> Plan | None:
-    """Of the scores: narrow, so that as many programs as a GPU has processors read the weights."""
-    plans = [Plan(columns=8, summands=step, warps=1, stages=5, ahead=True) for step in (128, 64)]
-    return _first(plans, experts, hidden)
+def scores(hidden: int, experts: int) -> Scores | None:
+    """Of the router; None for a size that is not a whole number of programs, or whose weights no program can hold."""
+    plan = Scores()
+    return plan if experts % plan.experts == 0 and hidden <= _AT_ONCE else None
 
 
 def head(hidden: int, words: int) -> Plan | None:
     """Of a draft's head."""
-    return _first([Plan(columns=64, summands=step, ahead=True) for step in (256, 128, 64)], words, hidden)
+    return _first([Plan(columns=64, summands=step, ahead=True) for step in (512, 256, 128, 64)], words, hidden)
 
 
 def _first(plans: list[Plan], columns: int, summands: int) -> Plan | None:

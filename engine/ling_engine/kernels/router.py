@@ -1,8 +1,7 @@
 """The router for the few rows of a decoding step: scores in one kernel, the choice of experts in another. Triton.
 
-*Scores*: a product of bf16 rows with fp32 weights to fp32, as exact as in fp32: a weight is cut into three bf16
-numbers, which together have all of its 24 bits, and tensor cores multiply each with the rows, which are bf16 as they
-are. So weights are read once for all rows. A bf16 weight is one such number.
+*Scores*: products in fp32. A program asks for all weights of its few experts at once, before the kernel in front has
+ended, so that they come after one wait for memory, and meets some of the rows with them.
 
 *Choice*: that of DeepSeek-V3, as `biased_grouped_topk_impl` of sglang 0.5.23 states it: experts are ranked by
 sigmoid(score) + bias, groups by the sum of their two best; of the best groups the best experts, weighted by
@@ -18,56 +17,40 @@ import triton
 import triton.language as tl
 
 from . import early
-from .experts import cut
-from .plans import ROWS
 
 if TYPE_CHECKING:
-    from .plans import Choice, Plan
+    from .plans import Choice, Scores
 
 
 @triton.jit
 def router_scores(
     x_ptr, w_ptr, out_ptr, rows,
-    HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
-    SPLIT: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
+    HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[row, expert] = x w, in fp32."""
+    """out[row, expert] = x w, in fp32, of BLOCK experts and ROWS rows."""
     expert = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row = tl.arange(0, ROWS)
-    k = tl.arange(0, STEP)
+    k = tl.arange(0, WIDE)
+    inside = k < HIDDEN
+    w = tl.load(w_ptr + expert[:, None] * HIDDEN + k[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
     if EARLY:
-        if AHEAD:
-            here = w_ptr + tl.program_id(0) * BLOCK * HIDDEN
-            early.fetch(here, BLOCK * HIDDEN * (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
         early.wait()
-    x = x_ptr + row[:, None] * HIDDEN + k[None, :]
-    w = w_ptr + expert[None, :] * HIDDEN + k[:, None]
-    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    for at in range(0, HIDDEN, STEP):
-        value = tl.load(x + at, mask=(row < rows)[:, None], other=0.0)
-        left = tl.load(w + at)
-        if SPLIT:
-            high = left.to(value.dtype)
-            left = left - high.to(tl.float32)
-            middle = left.to(value.dtype)
-            low = (left - middle.to(tl.float32)).to(value.dtype)
-            # Tensor cores cut what does not fit their sum, so small parts go first, and into a sum of their own.
-            part = tl.dot(value, low)
-            part = tl.dot(value, middle, part)
-            total += tl.dot(value, high, part)
-        else:
-            total = tl.dot(value, left, total)
-    tl.store(out_ptr + row[:, None] * EXPERTS + expert[None, :], total, mask=(row < rows)[:, None])
+    for at in tl.static_range(ROWS):
+        row = tl.program_id(1) * ROWS + at
+        x = tl.load(x_ptr + row * HIDDEN + k, mask=inside & (row < rows), other=0.0).to(tl.float32)
+        total = tl.sum(w * x[None, :], axis=1)
+        tl.store(out_ptr + row * EXPERTS + expert, total, mask=(expert >= 0) & (row < rows))
 
 
-def scores(x: torch.Tensor, weight: torch.Tensor, *, plan: Plan, pdl: bool) -> torch.Tensor:
-    """`x` [rows, hidden] bf16, `weight` [experts, hidden] fp32 or of x's type, both contiguous; experts a multiple of
-    `plan.columns`, hidden of `plan.summands`. Returns [rows, experts] fp32."""
+def scores(x: torch.Tensor, weight: torch.Tensor, *, plan: Scores, pdl: bool) -> torch.Tensor:
+    """`x` [rows, hidden], `weight` [experts, hidden], of any floating types, both contiguous; experts a multiple of
+    `plan.experts`. Returns [rows, experts] fp32."""
     experts, hidden = weight.shape
-    out = torch.empty((x.shape[0], experts), dtype=torch.float32, device=x.device)
-    router_scores[(experts // plan.columns,)](
-        x, weight, out, x.shape[0], HIDDEN=hidden, EXPERTS=experts, ROWS=ROWS,
-        SPLIT=weight.dtype != x.dtype, **cut(plan, pdl=pdl),
+    rows = x.shape[0]
+    out = torch.empty((rows, experts), dtype=torch.float32, device=x.device)
+    router_scores[(experts // plan.experts, triton.cdiv(rows, plan.rows))](
+        x, weight, out, rows, HIDDEN=hidden, EXPERTS=experts, WIDE=triton.next_power_of_2(hidden),
+        BLOCK=plan.experts, ROWS=plan.rows, num_warps=plan.warps, **early.launched(pdl),
     )  # fmt: skip
     return out
 

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 VARIABLE: Final = "LING_FEW_ROWS"  # which parts, with commas between
+_VERIFY: Final = "sglang.kernels.ops.attention.linear.fused_kda_conv_recurrent_verify"
 TARGETS: Final = {
     "scores": "sglang.srt.models.bailing_moe_v3.BailingMoEGate.forward",
     "choice": "sglang.srt.layers.moe.topk.select_experts",
     "experts": "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts",
     "state": "sglang.kernels.ops.attention.linear.fused_sigmoid_gating_recurrent._select_recurrent_launch_config",
+    "verify": f"{_VERIFY}.fused_kda_conv_gating_verify",
 }
+_MATVEC: Final = 8  # rows up to which SGLang's own kernel of scores is the faster one
 _OF_CHOICE: Final = ("layer_id", "num_token_non_padded")
 _COLUMNS: Final = 8
 _QUANTIZED: Final = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "fuse_swiglu_interleaved")
@@ -63,11 +66,11 @@ def few(x: Any, least: int = 1) -> bool:
 
 
 def scored(original: Callable[..., Any], gate: Any, hidden_states: Any) -> Any:
-    """In the place of BailingMoEGate.forward; SGLang's own kernel of one row is as good."""
+    """In the place of BailingMoEGate.forward, for rows for which that goes to a library of large products."""
     weight = gate.weight
-    plan = plans.router(weight.shape[1], weight.shape[0])
+    plan = plans.scores(weight.shape[1], weight.shape[0])
     known = weight.is_contiguous() and weight.dtype in (torch.float32, hidden_states.dtype)
-    if plan is None or not (known and few(hidden_states, least=2)):
+    if plan is None or not (known and few(hidden_states, least=_MATVEC + 1)):
         return original(gate, hidden_states)
     from ling_engine.kernels import router
 
@@ -132,7 +135,7 @@ def summed(
     """In the place of fused_experts."""
     weights, ids, _ = topk_output
     config = moe_runner_config
-    cuts = plans.experts(w2.shape[1], w2.shape[2])
+    cuts = plans.experts(w2.shape[1], w2.shape[2], hidden_states.shape[0])
     layer = None
     if cuts is not None and few(hidden_states) and _plain(hidden_states, w1, w2, topk_output, config, more):
         layer = _layer(w1, w2, config.gemm1_clamp_limit)
@@ -216,4 +219,14 @@ def narrow(original: Callable[..., tuple[int, int]], n: int, h: int, hv: int, k:
     return (_COLUMNS, 1) if n == 1 and is_kda and usual == (32, 1) and v % _COLUMNS == 0 else usual
 
 
-_HOOKS: Final[dict[str, Callable[..., Any]]] = {"scores": scored, "choice": chosen, "experts": summed, "state": narrow}
+def verified(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """In the place of fused_kda_conv_gating_verify: SGLang's columns of a program are those of a B200, with more
+    processors. Columns do not depend on each other, and each is summed as before."""
+    module: Any = importlib.import_module(_VERIFY)
+    module.KDA_VERIFY_BLOCK_V = plans.VERIFIED_COLUMNS
+    return original(*args, **named)
+
+
+_HOOKS: Final[dict[str, Callable[..., Any]]] = {
+    "scores": scored, "choice": chosen, "experts": summed, "state": narrow, "verify": verified,
+}  # fmt: skip

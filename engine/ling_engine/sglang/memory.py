@@ -67,9 +67,11 @@ class Load:
 def total_tokens(load: Load) -> int:
     """Slots of the token pool: every request at its full length, with the drafts that a round writes behind it.
 
-    SGLang reserves two rounds a request while it overlaps them (`mem_cache/allocation_sizing.py`).
+    SGLang reserves two rounds a request while it overlaps them (`mem_cache/allocation_sizing.py`), and admits a request
+    only where a page and a token more are free than it may become (`managers/schedule_policy.py`): one that would fill
+    a smaller pool waits for ever.
     """
-    one = load.context_length + 2 * load.draft_tokens
+    one = load.context_length + 2 * load.draft_tokens + load.page + 1
     return load.concurrency * (-(-one // load.page) * load.page)
 
 

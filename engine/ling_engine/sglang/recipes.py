@@ -83,6 +83,11 @@ _ALWAYS: Final = (
         families=_GPUS,
     ),
     Switch(
+        name="--sleep-on-idle",
+        source="managers/scheduler_components/idle_sleeper.py: a standby's ranks poll without it, a core each",
+        families=_GPUS,
+    ),
+    Switch(
         name="TRITON_CACHE_AUTOTUNING",
         value="1",
         source="layers/attention/fla/kda.py: two kernels are tuned anew in every process without it; 4.9 -> 0.25 s",

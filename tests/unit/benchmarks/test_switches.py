@@ -11,7 +11,7 @@ from ling_engine.sglang import arguments, wishes
 from ling_engine.sglang.families import Family
 from ling_engine.sglang.shape import shape_of
 
-OURS = {"LING_FEW_ROWS": "scores,choice,experts,state"}
+OURS = {"LING_FEW_ROWS": "scores,choice,experts,state,verify"}
 SHAPE = shape_of(flash.target(), flash.draft())
 
 
@@ -31,7 +31,9 @@ def calls(mode: str, tp: int = 1, tuned: str = "") -> dict[str, switch_table.Cal
 @pytest.mark.parametrize("mode", ["None", "NEXTN", "DSPARK"])
 def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
-    assert list(found)[:4] == ["cookbook", "recipe", "recipe and hooks", "all"]
+    assert list(found)[:5] == [
+        "cookbook", "recipe", "recipe and hooks", "recipe and hooks but the experts", "all",
+    ]  # fmt: skip
     assert found["recipe"].argv == ours(mode).argv
     shared = [name for name in ("--speculative-algorithm", "--max-total-tokens", "--model-path", "--context-length")
               if name in found["recipe"].argv]  # fmt: skip

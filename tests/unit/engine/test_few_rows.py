@@ -73,23 +73,25 @@ def test_the_variable_names_the_parts(said: str, parts: tuple[str, ...]) -> None
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state"):
+    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state,verify"):
         few_rows.wanted({few_rows.VARIABLE: "expert"})
 
 
+@pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("columns", [768, 384, 192], ids=["TP1", "TP2", "TP4"])
-def test_flash_is_cut_into_whole_programs(columns: int) -> None:
-    found = plans.experts(2560, columns)
+def test_flash_is_cut_into_whole_programs(columns: int, rows: int) -> None:
+    found = plans.experts(2560, columns, rows)
     assert found is not None
     up, down = found
     assert up.fits(columns, 2560)
     assert down.fits(2560, columns)
-    assert plans.router(2560, 512) is not None
+    assert plans.scores(2560, 512) is not None
 
 
 def test_sizes_that_cannot_be_cut_have_no_plan() -> None:
-    assert plans.experts(2560, 24) is None
-    assert plans.router(2560, 12) is None
+    assert plans.experts(2560, 24, 1) is None
+    assert plans.scores(2560, 10) is None
+    assert plans.scores(8192, 512) is None
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def called(one: wishes.Wishes, processor: Family = Family.HOPPER, shape: Any = S
 @pytest.mark.parametrize(
     ("one", "tokens"),
     [
-        (wanted(), 4 * 16384),
-        (wanted(concurrency=1), 16384),
-        (wanted(NEXTN), 4 * (16384 + 12)),
-        (wanted(DSPARK), 4 * (16384 + 32)),  # 18 more, in pages of 16
+        (wanted(), 4 * (16384 + 2)),
+        (wanted(concurrency=1), 16384 + 2),
+        (wanted(NEXTN), 4 * (16384 + 12 + 2)),
+        (wanted(DSPARK), 4 * (16384 + 48)),  # 18 more and a page and one, in pages of 16
     ],
     ids=["four requests", "one request", "two rounds of NEXTN behind each", "DSPARK in pages"],
 )
@@ -175,7 +175,7 @@ def test_extra_flags_come_last_and_count_in_the_sizes() -> None:
     flags = called(wanted(extra_args=("--page-size=64", "--tool-call-parser", "ling3")))
     assert flags["--page-size"] == "64"
     assert flags["--tool-call-parser"] == "ling3"
-    assert called(wanted(context_length=1000, extra_args=("--page-size=64",)))["--max-total-tokens"] == str(4 * 1024)
+    assert called(wanted(context_length=1000, extra_args=("--page-size=64",)))["--max-total-tokens"] == str(4 * 1088)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,6 @@ def beside(stage: Stage) -> None:
     slot = pair.slot
     if slot is None:
         raise Failed("no slot")
-    alone = gpu_mib()
     second = f"second-{mode}".lower()
 
     busy = timing.Decoding(slot, stage.args.long)
@@ -109,6 +108,7 @@ def beside(stage: Stage) -> None:
     try:
         for number in range(stage.args.rounds):
             turns.take("alone", lambda: time.sleep(stage.args.window))
+            alone = gpu_mib()  # what ended before the first window is gone
             if number:
                 slot.again(second)
             else:

@@ -127,7 +127,11 @@ INVALID = [
         "leave out what has a field",
         id="memory by flag",
     ),
-    pytest.param(changed(engine={"env": [{"name": "LING_RUN", "value": "x"}]}), "leave out LING_*", id="our variable"),
+    pytest.param(
+        changed(engine={"env": [{"name": "LING_RUN", "value": "x"}]}),
+        "leave out LING_*, all but LING_FEW_ROWS",
+        id="our variable",
+    ),
     pytest.param(
         sglang(engine={"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "1"}]}), "that choose GPUs", id="a GPU chosen"
     ),
@@ -237,6 +241,7 @@ def test_a_name_that_pods_cannot_carry_is_refused(plane: apiserver.ControlPlane,
             sglang(engine={"concurrency": 8, "extraArgs": ["--schedule-policy=lpm", "--log-level", "info"]}), id="words"
         ),
         pytest.param(changed(engine={"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}), id="a variable"),
+        pytest.param(changed(engine={"env": [{"name": "LING_FEW_ROWS", "value": ""}]}), id="kernels left out"),
         pytest.param(
             template(
                 nodeSelector={"pool": "a"},

@@ -7,7 +7,7 @@ from typing import Final
 
 ROWS: Final = 16  # of a step at most: what a product of tensor cores takes at once
 SLOTS: Final = 16  # experts of a row at most
-VERIFIED_COLUMNS: Final = 8  # of a state of KDA for a program, where drafts are verified
+VERIFIED_COLUMNS: Final = 16  # of a state of KDA for a program, where drafts are verified
 _AT_ONCE: Final = 4096  # summands of a score that a program loads at once, at most
 
 
@@ -63,13 +63,11 @@ class Choice:
 def experts(hidden: int, columns: int, rows: int) -> tuple[Plan, Plan] | None:
     """Up and down of a layer whose experts are `columns` wide on this rank; None for a size that cannot be cut.
 
-    The fastest of `benchmarks.few_rows` on an H200 for 65 and 513 experts of 768 columns.
+    The fastest of a whole layer by `benchmarks.few_rows` on an H200, for 65 and 513 experts of 768 columns.
     """
-    ups = [Plan(columns=32, summands=128, warps=2, stages=5)]
-    if rows > 1:
-        ups.insert(0, Plan(columns=32, summands=256, stages=5))
+    wide = Plan(columns=32, summands=256, stages=5) if rows > 1 else Plan(columns=64, summands=128, stages=4)
     narrow = [Plan(columns=32, summands=step, stages=4) for step in (128, 64, 32)]
-    up, down = _first([*ups, *narrow], columns, hidden), _first(narrow, hidden, columns)
+    up, down = _first([wide, *narrow], columns, hidden), _first(narrow, hidden, columns)
     return None if up is None or down is None else (up, down)
 
 

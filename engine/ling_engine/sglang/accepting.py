@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from . import hooking
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _log = logging.getLogger(__name__)
 VARIABLE: Final = "LING_ACCEPT_IN_GRAPH"
@@ -29,10 +33,15 @@ WITH: Final = {
 }
 
 
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Raises BadInput for a value that says nothing."""
+    return hooking.asked(VARIABLE, "1", environ)
+
+
 def ensure(*_: object, **__: object) -> None:
     """In ranks that decode with DSPARK, where it is wanted. Raises BadInput, and PluginMissing where SGLang is another
     one."""
-    if hooking.asked(VARIABLE, "1") and _WORKER in sys.modules:
+    if wanted(os.environ) and _WORKER in sys.modules:
         hooking.place("AFTER", READY, fold)
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ling_api.errors import BadInput, PluginMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
-def asked(variable: str, value: str) -> bool:
+def asked(variable: str, value: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a variable has the one value that asks for a hook. Raises BadInput for another."""
-    said = os.environ.get(variable, "")
+    said = environ.get(variable, "")
     if said not in ("", value):
         raise BadInput(f"{variable} {said!r}: write {value}, or leave it out")
     return bool(said)

@@ -40,6 +40,7 @@ class Switch:
     algorithms: tuple[str, ...] = _ALL
     quantizations: tuple[str, ...] = ("", "fp8")
     least_tp: int = 1
+    most_tp: int = 0  # 0 = any
 
     @property
     def is_flag(self) -> bool:
@@ -227,6 +228,38 @@ _SPECULATION: Final = (
         algorithms=(DSPARK,),
     ),
 )
+# Ours: measured together, over the recipe without them. On more than one rank they have not run.
+_OURS: Final = tuple(
+    Switch(
+        name=name,
+        value=value,
+        source=source,
+        verified=H200,
+        numerics=numerics,
+        gain=(0.864, 0.957),
+        families=(Family.HOPPER,),
+        algorithms=(DSPARK,),
+        quantizations=("",),
+        most_tp=1,
+    )
+    for name, value, source, numerics in (
+        (
+            "LING_FEW_ROWS",
+            "scores,choice,experts,verify",
+            "`ling_engine/kernels`: a layer of experts in four launches, KDA verifies by programs of more columns",
+            "sums in another order; routing, where two experts tie",
+        ),
+        ("LING_ACCEPT_IN_GRAPH", "1", "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed", ""),
+        *(
+            (name, "1", "environ.py: what that graph does besides", "")
+            for name in (
+                "SGLANG_DSPARK_FUSED_ACCEPT_TAIL",
+                "SGLANG_OPT_DSV41_DSPARK_POST_FOLD",
+                "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH",
+            )
+        ),
+    )
+)
 _FP8: Final = (
     Switch(
         name="--ep-size",
@@ -248,7 +281,7 @@ _CPU: Final = tuple(
         ("SGLANG_FORCE_STREAM_INTERVAL", "1"),
     )
 )
-SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *_FP8, *_CPU)
+SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *_OURS, *_FP8, *_CPU)
 
 
 def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) -> Recipe:
@@ -260,6 +293,7 @@ def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) 
         and algorithm in switch.algorithms
         and quantization in switch.quantizations
         and tp >= switch.least_tp
+        and (not switch.most_tp or tp <= switch.most_tp)
     )
     return Recipe(switches=tuple(_filled(switch, tp) for switch in chosen))
 

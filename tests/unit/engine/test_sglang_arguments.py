@@ -11,7 +11,7 @@ from tests.support import flash
 
 from ling_api.errors import BadInput
 from ling_engine.decoding import DSPARK, NEXTN, NONE
-from ling_engine.sglang import arguments, extras, recipes, wishes
+from ling_engine.sglang import accepting, arguments, extras, few_rows, recipes, wishes
 from ling_engine.sglang.families import Family, family
 from ling_engine.sglang.shape import shape_of
 
@@ -105,6 +105,29 @@ def test_a_gpus_family() -> None:
     assert [family(one) for one in ((9, 0), (10, 3), None)] == [Family.HOPPER, Family.BLACKWELL, Family.CPU]
     with pytest.raises(BadInput, match=r"8\.0: there are recipes for 9\.x"):
         family((8, 0))
+
+
+OURS = {"LING_FEW_ROWS", "LING_ACCEPT_IN_GRAPH"}
+
+
+@pytest.mark.parametrize(
+    ("processor", "algorithm", "quantization", "tp", "has"),
+    [
+        (Family.HOPPER, DSPARK, "", 1, True),
+        (Family.HOPPER, DSPARK, "", 2, False),
+        (Family.HOPPER, DSPARK, "fp8", 1, False),
+        (Family.HOPPER, NEXTN, "", 1, False),
+        (Family.BLACKWELL, DSPARK, "", 1, False),
+    ],
+    ids=["measured", "two ranks", "fp8", "NEXTN", "Blackwell"],
+)
+def test_our_own_kernels_are_in_the_recipe_that_they_were_measured_in(
+    processor: Family, algorithm: str, quantization: str, tp: int, *, has: bool
+) -> None:
+    found = recipes.recipe(processor, algorithm, quantization, tp)
+    assert (found.env.keys() >= OURS) is has
+    few_rows.wanted(found.env)
+    assert accepting.wanted(found.env) is has
 
 
 def test_every_switch_says_where_it_comes_from_and_no_flag_comes_twice() -> None:

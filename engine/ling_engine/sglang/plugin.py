@@ -1,5 +1,5 @@
 """SGLang's entry point `ling`: gives it our loader, refuses every operation that writes weights, reports failures,
-widens FlashAttention's page tables, puts our kernels in place where they are wanted.
+widens FlashAttention's page tables, puts our kernels in place where they are wanted, lets one process tune at a time.
 
 SGLang only logs it when a plug-in or a hook fails, and goes on without; so whoever depends on this asks `insist`.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from ling_api.errors import PluginMissing
 
-from . import accepting, draft_head, few_rows, pages, ranks, readonly
+from . import accepting, draft_head, few_rows, pages, ranks, readonly, tuning
 
 LOADER_MODULE = "sglang.private.private_model_loader"  # what --load-format private imports
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -30,6 +30,7 @@ def install() -> None:
         hooks.HookRegistry.register(path, readonly.refusal(path), hooks.HookType.BEFORE)
     for path in _WATCHED:
         hooks.HookRegistry.register(path, ranks.watched, hooks.HookType.AROUND)
+    hooks.HookRegistry.register(tuning.TUNING, tuning.alone, hooks.HookType.AROUND)
     for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure, draft_head.ensure):
         hooks.HookRegistry.register(pages.BACKENDS, ensure, hooks.HookType.BEFORE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -204,9 +205,9 @@ class Verify:
                             "replayssm_rawk": of(width).to(half), "replayssm_g": of(width),
                             "replayssm_beta": of()}  # fmt: skip
 
-    def run(self, columns: int) -> list[torch.Tensor]:
-        """The result, and what is kept of it, with so many columns of a state for a program."""
-        with mock.patch.object(verify, "KDA_VERIFY_BLOCK_V", columns):
+    def run(self, columns: int | None) -> list[torch.Tensor]:
+        """The result, and what is kept of it, with so many columns of a state for a program; None: as it is set."""
+        with mock.patch.object(verify, "KDA_VERIFY_BLOCK_V", columns) if columns else contextlib.nullcontext():
             out = verify.fused_kda_conv_gating_verify(**self._given)
         kept = [value for name, value in self._given.items() if name.startswith(("intermediate", "replay"))]
         return [out, *(one for one in kept if one is not None)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ling_engine.sglang import accepting, draft_head, few_rows
+from ling_engine.sglang import accepting, draft_head, kernel_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ TUNED, TUNED_RECIPE = "tuned MoE", "recipe and tuned MoE"  # as it is shipped on
 FEW, IN_GRAPH = "few rows", "acceptance in the graph"
 HOOKS_RECIPE = "recipe and hooks"  # with what we put in the place of SGLang's functions, and tables where there are any
 LEAN_RECIPE = "recipe and hooks but the experts"
+BARE_RECIPE = "recipe without our kernels"  # of one that has some; with tables where there are any
 SPECULATIVE: Final = (NEXTN, DSPARK)
 # What belongs to the sizes of a call and to what it is at all; everything else of our recipe is a switch.
 KEPT: Final = _words(
@@ -41,7 +42,7 @@ COOKBOOK_ENV: Final = {"SGLANG_DSPARK_NVLINK_VOCAB_GATHER": "0", "SGLANG_ENABLE_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """`with_recipe`: whether it may stand beside our recipe's switches (it is in none of them)."""
+    """`with_recipe`: whether it may stand beside our recipe's switches, some of which may have it already."""
 
     name: str
     argv: tuple[str, ...] = ()
@@ -54,7 +55,7 @@ class Trial:
 
 _ROUNDING: Final = "rounding; routing, where two experts tie"
 _HOOKS: Final = (
-    Trial(name=FEW, env={few_rows.VARIABLE: ",".join(few_rows.TARGETS)}, numerics=_ROUNDING, with_recipe=True),
+    Trial(name=FEW, env={kernel_parts.VARIABLE: ",".join(kernel_parts.TARGETS)}, numerics=_ROUNDING, with_recipe=True),
     Trial(
         name=IN_GRAPH,
         env={"SGLANG_RAGGED_VERIFY_MODE": "static", accepting.VARIABLE: "1", **accepting.WITH},
@@ -72,7 +73,10 @@ _HOOKS: Final = (
 # Those with kernels that are compiled at a first start for a minute and more come last: what starts together waits.
 TRIALS: Final = (
     *_HOOKS,
-    *(Trial(name=f"{FEW}: {part}", env={few_rows.VARIABLE: part}, numerics=_ROUNDING) for part in few_rows.TARGETS),
+    *(
+        Trial(name=f"{FEW}: {part}", env={kernel_parts.VARIABLE: part}, numerics=_ROUNDING)
+        for part in kernel_parts.TARGETS
+    ),
     Trial(
         name="greedy drafts",
         env={"SGLANG_RAGGED_VERIFY_MODE": "static", "SGLANG_DSPARK_USE_GREEDY_DRAFT": "1"},
@@ -220,8 +224,12 @@ def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned
     trials = [*tables, *trials]
     ours_more = [added(ours, tables, TUNED_RECIPE)] if tuned else []
     hooks = [*tables, *(one for one in _HOOKS if mode in one.modes)]
-    lean = Trial(name="", env={few_rows.VARIABLE: ",".join(part for part in few_rows.TARGETS if part != "experts")})
+    lean = Trial(
+        name="", env={kernel_parts.VARIABLE: ",".join(part for part in kernel_parts.TARGETS if part != "experts")}
+    )
     ours_more += [added(ours, hooks, HOOKS_RECIPE), added(ours, [*hooks, lean], LEAN_RECIPE)]
+    if kernels := {name: "" for name in (kernel_parts.VARIABLE, accepting.VARIABLE) if name in env}:
+        ours_more.append(added(ours, [*tables, Trial(name="", env=kernels)], BARE_RECIPE))
     more = [one for one in trials if one.with_recipe]
     alone = [added(base, [one], one.name) for one in trials]
     return [base, ours, *ours_more, added(ours, more, "all"), *alone]

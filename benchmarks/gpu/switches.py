@@ -40,7 +40,14 @@ _PROMPT = 512  # tokens
 _FEWEST, _SPARE = 4, 10  # rounds that make an interval; seconds in which rounds are told and engines ended
 _WAVE = 100  # seconds that a wave takes at least
 _STEPS = 40  # of a profile
-_OURS = ("recipe", switch_table.TUNED_RECIPE, switch_table.HOOKS_RECIPE, switch_table.LEAN_RECIPE, "all")
+_OURS = (
+    "recipe",
+    switch_table.TUNED_RECIPE,
+    switch_table.HOOKS_RECIPE,
+    switch_table.LEAN_RECIPE,
+    switch_table.BARE_RECIPE,
+    "all",
+)
 
 
 type Group = tuple[str, list[Call]]  # a mode; calls: the cookbook's and others

@@ -108,6 +108,15 @@ def test_a_graph_gives_the_same_bits_every_time(weights: dict[str, torch.Tensor]
         assert all(torch.equal(a, b) for a, b in zip(found, results[0], strict=True))
 
 
+@pytest.mark.parametrize(("count", "ring"), [(6, 0), (9, 32)], ids=["states", "ring"])
+def test_more_columns_a_program_verify_to_the_same_bits(count: int, ring: int) -> None:
+    layers = pytest.importorskip("benchmarks.few_rows_layer", reason="needs SGLang")
+    found = []
+    for columns in (4, plans.VERIFIED_COLUMNS):
+        found.append([one.clone() for one in layers.Verify(count, ring=ring).run(columns)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor], pdl: bool) -> None:
     from ling_engine.kernels.experts import Experts
 

@@ -35,7 +35,7 @@ def test_where_it_does_not_fit_nothing_is_changed(told: dict[str, Any], why: str
 
 def test_it_is_put_in_place_where_it_is_asked_for(told: dict[str, Any]) -> None:
     assert (told["unasked"], told["hooked"]) == (True, True)
-    assert told["refused"] == "LING_ACCEPT_IN_GRAPH 'yes': write 1, or leave it out"
+    assert told["refused"] == "LING_ACCEPT_IN_GRAPH 'yes': write 1, or leave it empty"
 
 
 def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:

@@ -66,6 +66,10 @@ def test_a_step_of_kda_has_the_same_bits_with_fewer_columns_a_program(told: dict
     assert found["other"] == [[32, 1], [32, 1]], "several requests, and what is no KDA, are SGLang's"
 
 
+def test_sglang_itself_verifies_by_our_columns(told: dict[str, Any]) -> None:
+    assert told["verification"]["taken"] == [4, 16]
+
+
 @pytest.mark.parametrize("kept", ["states", "ring"])
 def test_a_round_is_verified_with_the_same_bits_by_more_columns_a_program(told: dict[str, Any], kept: str) -> None:
     assert told["verification"]["columns"], "else nothing was another"

@@ -25,10 +25,10 @@ from tests.support.sglang_moe import GPU, aligned
 from ling_engine.kernels import plans, router
 from ling_engine.kernels.experts import Experts
 from ling_engine.kernels.plans import Choice, Plan
-from ling_engine.sglang import few_rows
+from ling_engine.sglang import few_rows, kernel_parts
 
 TINY = "17x32"
-HIDDEN = 64
+HIDDEN = 96  # no power of two, as Flash has none
 LIMIT = 0.002  # of gate and up: cuts most of what these weights make
 
 
@@ -146,12 +146,23 @@ def benchmark() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ensured(targets: dict[str, str] = few_rows.TARGETS) -> None:
+def ensured(targets: dict[str, str] = kernel_parts.TARGETS) -> None:
     with (
-        mock.patch.dict(os.environ, {few_rows.VARIABLE: ",".join(targets)}),
-        mock.patch.dict(few_rows.TARGETS, targets),
+        mock.patch.dict(os.environ, {kernel_parts.VARIABLE: ",".join(targets)}),
+        mock.patch.dict(kernel_parts.TARGETS, targets),
     ):
         few_rows.ensure()
+
+
+def taken() -> list[int]:
+    """Columns with which SGLang's own function verifies, before our hook is in place and after."""
+    found = []
+    for place in (lambda: None, ensured):
+        place()
+        with mock.patch.object(verify, "KDA_VERIFY_BLOCK_V", 4):
+            few_rows_layer.Verify(4, heads=2, device="cpu").run(None)
+            found.append(verify.KDA_VERIFY_BLOCK_V)
+    return found
 
 
 def hooked(one: few_rows_layer.Layer, many: Sequence[int]) -> dict[int, dict[str, list[bool]]]:
@@ -198,9 +209,10 @@ def main(argv: Sequence[str]) -> int:
             one = layer(limit)
             told[name] = {rows: one.apart(rows) for rows in (1, 2, 6, 9, 16)}
         told["benchmark"] = benchmark()
+        told["verification"]["taken"] = taken()
         told["hooked"] = hooked(layer(), (9, 17))
         told["another release"] = missing(
-            functools.partial(ensured, {**few_rows.TARGETS, "choice": f"{few_rows.__name__}.gone.chosen"})
+            functools.partial(ensured, {**kernel_parts.TARGETS, "choice": f"{few_rows.__name__}.gone.chosen"})
         )
     result.write_text(json.dumps(told))
     return 0

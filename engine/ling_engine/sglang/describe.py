@@ -14,7 +14,7 @@ from ling_api.memoryplan import MemoryPlan
 from ling_engine.reference.config import load_keys
 from ling_engine.runtime import Description, SetDescription
 
-from . import accepting, allowed, arguments, families, few_rows, provenance, resolution, shipped, wishes
+from . import accepting, allowed, arguments, families, kernel_parts, provenance, resolution, shipped, wishes
 from .identity import Layout, identities
 from .shape import shape_of
 
@@ -58,7 +58,7 @@ def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]
     Raises BadInput with one sentence: of ours, or SGLang's own.
     """
     wanted, called = command(settings, device)
-    few_rows.wanted(environ)
+    kernel_parts.wanted(environ)
     accepting.wanted(environ)
     found = resolution.resolve(called.argv)
     variables = {name: value for name, value in {**environ, **called.env}.items() if name.startswith("SGLANG_")}

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ling_api.errors import BadInput
 from ling_engine.kernels import plans
 
 from . import hooking
+from .kernel_parts import TARGETS, VERIFY, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,28 +26,10 @@ if TYPE_CHECKING:
     from ling_engine.kernels.experts import Experts
 
 _log = logging.getLogger(__name__)
-VARIABLE: Final = "LING_FEW_ROWS"  # which parts, with commas between
-_VERIFY: Final = "sglang.kernels.ops.attention.linear.fused_kda_conv_recurrent_verify"
-TARGETS: Final = {
-    "scores": "sglang.srt.models.bailing_moe_v3.BailingMoEGate.forward",
-    "choice": "sglang.srt.layers.moe.topk.select_experts",
-    "experts": "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts",
-    "state": "sglang.kernels.ops.attention.linear.fused_sigmoid_gating_recurrent._select_recurrent_launch_config",
-    "verify": f"{_VERIFY}.fused_kda_conv_gating_verify",
-}
-_MATVEC: Final = 8  # rows up to which SGLang's own kernel of scores is the faster one
 _OF_CHOICE: Final = ("layer_id", "num_token_non_padded")
 _COLUMNS: Final = 8
 _QUANTIZED: Final = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "fuse_swiglu_interleaved")
 _MORE: Final = ("b1", "b2", "a1_q", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape")
-
-
-def wanted(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts that VARIABLE names. Raises BadInput for one that there is not."""
-    parts = tuple(part for part in environ.get(VARIABLE, "").split(",") if part)
-    if unknown := set(parts) - TARGETS.keys():
-        raise BadInput(f"{VARIABLE}: no part {sorted(unknown)[0]!r}; write some of {','.join(TARGETS)}")
-    return parts
 
 
 def ensure(*_: object, **__: object) -> None:
@@ -67,10 +49,10 @@ def few(x: Any, least: int = 1) -> bool:
 
 def scored(original: Callable[..., Any], gate: Any, hidden_states: Any) -> Any:
     """In the place of BailingMoEGate.forward, for rows for which that goes to a library of large products."""
-    weight = gate.weight
+    weight, gates = gate.weight, importlib.import_module(type(gate).__module__)
     plan = plans.scores(weight.shape[1], weight.shape[0])
     known = weight.is_contiguous() and weight.dtype in (torch.float32, hidden_states.dtype)
-    if plan is None or not (known and few(hidden_states, least=_MATVEC + 1)):
+    if plan is None or not (known and few(hidden_states, least=gates.ROUTER_GATE_MATVEC_MAX_M + 1)):
         return original(gate, hidden_states)
     from ling_engine.kernels import router
 
@@ -222,7 +204,7 @@ def narrow(original: Callable[..., tuple[int, int]], n: int, h: int, hv: int, k:
 def verified(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """In the place of fused_kda_conv_gating_verify: SGLang's columns of a program are those of a B200, with more
     processors. Columns do not depend on each other, and each is summed as before."""
-    module: Any = importlib.import_module(_VERIFY)
+    module: Any = importlib.import_module(VERIFY)
     module.KDA_VERIFY_BLOCK_V = plans.VERIFIED_COLUMNS
     return original(*args, **named)
 

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def asked(variable: str, value: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a variable has the one value that asks for a hook. Raises BadInput for another."""
+    """Whether a variable has the one value that asks for a hook; empty, it takes the hook out of a recipe that has it.
+    Raises BadInput for another."""
     said = environ.get(variable, "")
     if said not in ("", value):
-        raise BadInput(f"{variable} {said!r}: write {value}, or leave it out")
+        raise BadInput(f"{variable} {said!r}: write {value}, or leave it empty")
     return bool(said)
 
 

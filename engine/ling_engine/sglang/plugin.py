@@ -42,7 +42,9 @@ def insist() -> None:
     if hooks is None or loader is None:
         raise PluginMissing("SGLang runs without the plug-in ling; see that the image has the package ling installed")
     missing = [
-        path for path in (*readonly.paths(), *_WATCHED, pages.BACKENDS) if path not in hooks.HookRegistry._patched
+        path
+        for path in (*readonly.paths(), *_WATCHED, pages.BACKENDS, tuning.TUNING)
+        if path not in hooks.HookRegistry._patched
     ]
     if missing:
         raise PluginMissing(f"{missing[0]} could not be guarded: this SGLang is another release than the tested one")

@@ -86,6 +86,7 @@ _ALWAYS: Final = (
     Switch(
         name="--sleep-on-idle",
         source="managers/scheduler_components/idle_sleeper.py: a standby's ranks poll without it, a core each",
+        verified=H200,
         families=_GPUS,
     ),
     Switch(

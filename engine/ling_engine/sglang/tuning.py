@@ -1,9 +1,9 @@
 """Triton's tuning, by one process at a time: who comes second takes what the first found.
 
-Kernels of KDA for prompts are tuned by their times where no result is kept yet. Ranks and engines that start together
-would each tune by times of their own, and keep them for as long as they live: sums in another order in each, so other
-answers, by rounding, than those of every engine that comes later and takes the one result that stayed (Triton 3.8,
-`runtime/autotuner.py`).
+Kernels of KDA for prompts are tuned by their times where no result is kept yet. The ranks of an engine would each tune
+by times of their own, and keep them for as long as they live: sums in another order in each, so other answers, by
+rounding, than those of every engine that comes later and takes the one result that stayed (Triton 3.8,
+`runtime/autotuner.py`). So would engines that start together; those that share a folder of kernels are held to it too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def alone(original: Callable[..., Any], tuner: Any, key: Any, *more: Any) -> Any
     """
     folder = Path(importlib.import_module("triton").knobs.cache.dir)
     name = hashlib.sha256(f"{tuner.base_fn.__name__} {key}".encode()).hexdigest()[:16]
-    with turn(folder / f".tuning-{name}"):
+    with turn(folder / f".tuning-{name}.lock"):
         return original(tuner, key, *more)
 
 

@@ -28,12 +28,20 @@ def calls(mode: str, tp: int = 1, tuned: str = "") -> dict[str, switch_table.Cal
     return {one.name: one for one in switch_table.calls(mode, tp, called.argv, called.env, tuned)}
 
 
+def test_a_recipe_that_has_our_kernels_is_compared_with_itself_without_them() -> None:
+    found = calls("DSPARK", tuned="/tables")
+    bare, shipped = found["recipe without our kernels"], found["recipe and tuned MoE"]
+    assert bare.argv == shipped.argv
+    assert {**bare.env} == {**shipped.env, "LING_FEW_ROWS": "", "LING_ACCEPT_IN_GRAPH": ""}
+    assert shipped.env["LING_ACCEPT_IN_GRAPH"] == "1"
+
+
 @pytest.mark.parametrize("mode", ["None", "NEXTN", "DSPARK"])
 def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
-    assert list(found)[:5] == [
-        "cookbook", "recipe", "recipe and hooks", "recipe and hooks but the experts", "all",
-    ]  # fmt: skip
+    more = ["recipe and hooks", "recipe and hooks but the experts"]
+    more += ["recipe without our kernels"] if mode == "DSPARK" else []
+    assert list(found)[: 3 + len(more)] == ["cookbook", "recipe", *more, "all"]
     assert found["recipe"].argv == ours(mode).argv
     shared = [name for name in ("--speculative-algorithm", "--max-total-tokens", "--model-path", "--context-length")
               if name in found["recipe"].argv]  # fmt: skip

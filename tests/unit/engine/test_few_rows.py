@@ -10,7 +10,7 @@ import torch
 
 from ling_api.errors import BadInput
 from ling_engine.kernels import plans
-from ling_engine.sglang import few_rows
+from ling_engine.sglang import few_rows, kernel_parts
 
 HIDDEN, COLUMNS, EXPERTS, SLOTS = 64, 32, 5, 3
 USUAL = {
@@ -64,17 +64,36 @@ def test_what_our_kernels_are_not_for_goes_sglangs_way(given: dict[str, Any]) ->
     assert named == given.get("more", {}), "nothing that was given is lost"
 
 
+ROUTER_GATE_MATVEC_MAX_M = 8  # as the module of SGLang's gate says it
+
+
+class Gate:
+    weight = torch.nn.Parameter(torch.zeros(8, HIDDEN))
+
+
+@pytest.mark.parametrize(("rows", "ours"), [(1, False), (8, False), (9, True), (16, True), (17, False)])
+def test_scores_are_ours_where_sglangs_own_kernel_ends(
+    rows: int, monkeypatch: pytest.MonkeyPatch, *, ours: bool
+) -> None:
+    router = pytest.importorskip("ling_engine.kernels.router")
+    monkeypatch.setattr(router, "scores", lambda *_, **__: "ours")
+    monkeypatch.setattr(few_rows, "pdl", lambda: False)  # it asks SGLang
+    x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
+    found = few_rows.scored(lambda *_: "SGLang's way", Gate(), x)
+    assert found == ("ours" if ours else "SGLang's way")
+
+
 @pytest.mark.parametrize(
     ("said", "parts"),
     [("", ()), ("experts", ("experts",)), ("scores,choice,experts", ("scores", "choice", "experts"))],
 )
 def test_the_variable_names_the_parts(said: str, parts: tuple[str, ...]) -> None:
-    assert few_rows.wanted({few_rows.VARIABLE: said}) == parts
+    assert kernel_parts.wanted({kernel_parts.VARIABLE: said}) == parts
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
     with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state,verify"):
-        few_rows.wanted({few_rows.VARIABLE: "expert"})
+        kernel_parts.wanted({kernel_parts.VARIABLE: "expert"})
 
 
 @pytest.mark.parametrize("rows", [1, 9])

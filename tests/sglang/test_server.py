@@ -162,10 +162,3 @@ def test_a_drain_finishes_what_runs_and_leaves_no_process(slot: Room) -> None:
     asking.join()
     assert len(found[0]) == 6, "a request that was accepted is answered"
     assert not [one for one in group if alive(one)]
-
-
-def test_the_only_request_of_an_engine_may_fill_its_whole_context(stage: Room) -> None:
-    """SGLang admits it only where a page and a token more are free; one that is not admitted waits for ever."""
-    stage.sglang("one", "d001", "--concurrency", "1")
-    stage.until_active("one")
-    assert len(stage.ids(PROMPT * 30, 128 - 4 * 30)) == 6, "SGLang keeps two"

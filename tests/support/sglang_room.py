@@ -21,6 +21,7 @@ from ling_engine.reference import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+CONTEXT = 128  # tokens of a request
 _BOOT_S = 800.0  # importing SGLang on a busy machine, then a Triton interpreter that warms up
 
 
@@ -48,7 +49,7 @@ class Room(spine.Spine):
             new.replace(self.static)
         argv = ["run", "--runtime", "sglang", "--model", str(self.model), "--revision", spine.REVISION]
         argv += ["--run-dir", str(self.run / "d" / device), "--probe-port", "0", "--grace-seconds", "60"]
-        argv += ["--served-model-name", "try", "--context-length", "128", "--concurrency", "2", *flags]
+        argv += ["--served-model-name", "try", "--context-length", str(CONTEXT), "--concurrency", "2", *flags]
         env = sglang_site.environment(self.folder / "site")
         self.start(pod, str(sglang_site.PYTHON), "-W", "ignore", "-m", "ling_engine", *argv, **env)
 

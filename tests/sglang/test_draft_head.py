@@ -37,7 +37,7 @@ def test_what_the_kernel_is_not_for_stays_shared(told: dict[str, Any], why: str)
 
 def test_it_is_put_in_place_where_it_is_asked_for(told: dict[str, Any]) -> None:
     assert (told["unasked"], told["hooked"]) == (True, True)
-    assert told["refused"] == "LING_DRAFT_HEAD 'fp4': write fp8, or leave it out"
+    assert told["refused"] == "LING_DRAFT_HEAD 'fp4': write fp8, or leave it empty"
 
 
 def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _SHARED_MEMORY = 220 << 10  # bytes that a program may use
 HEADS = ((64, 512, 4, 3), (32, 512, 4, 3), (64, 512, 4, 2), (128, 512, 8, 2), (64, 512, 8, 3), (64, 256, 4, 4))
+COLUMNS = (4, 8, 16, 32)  # of a state of KDA for a program; SGLang has 4
 VERIFIED = {"NEXTN": (6, 0), "DSPARK": (9, 32)}  # rows of a round, ring of its replay
 PARTS = ("scores", "choice", "experts", "layer")
 
@@ -40,10 +41,8 @@ PARTS = ("scores", "choice", "experts", "layer")
 def candidates(plan: Plan, columns: int, summands: int, widths: int) -> Iterator[Plan]:
     """Plans of a kernel whose iteration loads `widths` tiles of weights; the one in use first."""
     yield plan
-    if widths == 1:  # of the way down, whose experts are known before
-        yield replace(plan, ahead=not plan.ahead)
     for width, step, warps, stages in itertools.product((32, 64, 16), (128, 256, 64), (4, 2, 8), (4, 3, 5)):
-        one = Plan(columns=width, summands=step, warps=warps, stages=stages, ahead=plan.ahead)
+        one = Plan(columns=width, summands=step, warps=warps, stages=stages)
         room = (width * widths + 16) * step * 2 * stages
         if one != plan and one.fits(columns, summands) and room <= _SHARED_MEMORY:
             yield one
@@ -116,17 +115,21 @@ def on_gpu(args: argparse.Namespace) -> None:
             print(line(told[-1]), flush=True)
         del layer
     for mode, (rows, ring) in VERIFIED.items():
-        told = few_rows_layer.Verify(rows, ring=ring)
-        took = {columns: attempt(functools.partial(told.time, columns)) for columns in (4, 8, 16, 32)}
-        print(f"KDA verifies {mode}'s {rows} rows: us by columns of a program {took}", flush=True)
+        verified(mode, rows, few_rows_layer.Verify(rows, ring=ring))
     heads(few_rows_layer.Head())
+
+
+def verified(mode: str, rows: int, layer: Any) -> None:
+    """What the verification of a round takes, by columns of a program."""
+    took = {columns: attempt(functools.partial(layer.time, columns)) for columns in COLUMNS}
+    print(f"KDA verifies {mode}'s {rows} rows: us by columns of a program {took}", flush=True)
 
 
 def heads(head: Any) -> None:
     """What a draft's head takes for one row, by plan."""
     print(f"head in bf16: {head.time(1, None):.1f} us", flush=True)
     for columns, step, warps, stages in HEADS:
-        one = Plan(columns=columns, summands=step, warps=warps, stages=stages, ahead=True)
+        one = Plan(columns=columns, summands=step, warps=warps, stages=stages)
         us = attempt(functools.partial(head.time, 1, one))
         print(f"head in fp8, {one}: {us if us is None else round(us, 1)} us", flush=True)
 

@@ -188,13 +188,12 @@ class Verify:
         count = functools.partial(torch.zeros, dtype=torch.int32, device=device)
         half, wide = torch.bfloat16, 3 * heads * width
         self._device = device
-        self.states = make(2, heads, width, width)
         self._given: dict[str, Any] = {
             "mixed_qkv": make(rows, wide).to(half), "conv_weight": make(wide, 4), "conv_bias": None,
             "conv_state": make(2, 3, wide).to(half).transpose(1, 2), "conv_state_indices": count(1) + 1,
             "intermediate_conv_window": make(1, rows, wide, 3).to(half), "intermediate_state_indices": count(1),
             "a": make(rows, heads * width).to(half), "b": make(rows, heads).to(half), "A_log": make(heads),
-            "dt_bias": make(heads * width), "ssm_states": self.states, "cache_indices": count(1) + 1,
+            "dt_bias": make(heads * width), "ssm_states": make(2, heads, width, width), "cache_indices": count(1) + 1,
             "intermediate_states_buffer": None if ring else make(1, rows, heads, width, width), "scale": width**-0.5,
             "T": rows, "num_q_heads": heads, "num_v_heads": heads, "head_k_dim": width, "head_v_dim": width,
             "lower_bound": -5.0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ling_engine.sglang import accepting, draft_head, kernel_parts
+from ling_engine.sglang import hook_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,16 +55,18 @@ class Trial:
 
 _ROUNDING: Final = "rounding; routing, where two experts tie"
 _HOOKS: Final = (
-    Trial(name=FEW, env={kernel_parts.VARIABLE: ",".join(kernel_parts.TARGETS)}, numerics=_ROUNDING, with_recipe=True),
+    Trial(
+        name=FEW, env={hook_variables.FEW_ROWS: ",".join(hook_variables.TARGETS)}, numerics=_ROUNDING, with_recipe=True
+    ),
     Trial(
         name=IN_GRAPH,
-        env={"SGLANG_RAGGED_VERIFY_MODE": "static", accepting.VARIABLE: "1", **accepting.WITH},
+        env={"SGLANG_RAGGED_VERIFY_MODE": "static", hook_variables.ACCEPT_IN_GRAPH: "1", **hook_variables.ACCEPTANCE},
         modes=(DSPARK,),
         with_recipe=True,
     ),
     Trial(
         name="draft's head in fp8",
-        env={draft_head.VARIABLE: draft_head.FP8},
+        env={hook_variables.DRAFT_HEAD: hook_variables.FP8},
         modes=(NEXTN,),
         numerics="other drafts, the same tokens",
         with_recipe=True,
@@ -74,8 +76,8 @@ _HOOKS: Final = (
 TRIALS: Final = (
     *_HOOKS,
     *(
-        Trial(name=f"{FEW}: {part}", env={kernel_parts.VARIABLE: part}, numerics=_ROUNDING)
-        for part in kernel_parts.TARGETS
+        Trial(name=f"{FEW}: {part}", env={hook_variables.FEW_ROWS: part}, numerics=_ROUNDING)
+        for part in hook_variables.TARGETS
     ),
     Trial(
         name="greedy drafts",
@@ -225,10 +227,10 @@ def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned
     ours_more = [added(ours, tables, TUNED_RECIPE)] if tuned else []
     hooks = [*tables, *(one for one in _HOOKS if mode in one.modes)]
     lean = Trial(
-        name="", env={kernel_parts.VARIABLE: ",".join(part for part in kernel_parts.TARGETS if part != "experts")}
+        name="", env={hook_variables.FEW_ROWS: ",".join(part for part in hook_variables.TARGETS if part != "experts")}
     )
     ours_more += [added(ours, hooks, HOOKS_RECIPE), added(ours, [*hooks, lean], LEAN_RECIPE)]
-    if kernels := {name: "" for name in (kernel_parts.VARIABLE, accepting.VARIABLE) if name in env}:
+    if kernels := {name: "" for name in (hook_variables.FEW_ROWS, hook_variables.ACCEPT_IN_GRAPH) if name in env}:
         ours_more.append(added(ours, [*tables, Trial(name="", env=kernels)], BARE_RECIPE))
     more = [one for one in trials if one.with_recipe]
     alone = [added(base, [one], one.name) for one in trials]

@@ -19,7 +19,7 @@ from sglang.srt.speculative.dspark_components import dspark_worker_v2
 from tests.support.sglang_guards import missing
 
 from ling_api.errors import BadInput
-from ling_engine.sglang import accepting
+from ling_engine.sglang import accepting, hook_variables
 
 ROWS, VOCABULARY, REQUESTS = 9, 32, 3
 LENGTHS = [100, 7, 4000]
@@ -48,7 +48,7 @@ def folded(one: Any, **parallel: Any) -> Any:
     with (
         mock.patch.object(runtime_context, "get_exec", lambda: exec_context),
         mock.patch.object(runtime_context, "get_parallel", lambda: where),
-        mock.patch.dict(os.environ, accepting.WITH),
+        mock.patch.dict(os.environ, hook_variables.ACCEPTANCE),
     ):
         accepting.fold(None, one)
     return one
@@ -121,12 +121,12 @@ def placed() -> dict[str, str | bool]:
     kept = dspark_worker_v2.DSparkWorkerV2.init_attention_backends
     accepting.ensure()
     unasked = dspark_worker_v2.DSparkWorkerV2.init_attention_backends is kept
-    with mock.patch.dict(os.environ, {accepting.VARIABLE: "yes"}):
+    with mock.patch.dict(os.environ, {hook_variables.ACCEPT_IN_GRAPH: "yes"}):
         try:
             accepting.ensure()
         except BadInput as error:
             refused = str(error)
-    with mock.patch.dict(os.environ, {accepting.VARIABLE: "1"}):
+    with mock.patch.dict(os.environ, {hook_variables.ACCEPT_IN_GRAPH: "1"}):
         with mock.patch.object(accepting, "READY", f"{accepting.READY}_gone"):
             another = missing(accepting.ensure)
         accepting.ensure()

@@ -16,7 +16,7 @@ from sglang.srt.speculative import eagle_worker_v2
 from tests.support.sglang_guards import missing
 
 from ling_api.errors import BadInput
-from ling_engine.sglang import draft_head
+from ling_engine.sglang import draft_head, hook_variables
 
 WORDS, HIDDEN = 512, 128
 
@@ -70,12 +70,12 @@ def placed() -> dict[str, Any]:
     kept = eagle_worker_v2.EagleDraftWorker.init_attention_backends
     draft_head.ensure()
     unasked = eagle_worker_v2.EagleDraftWorker.init_attention_backends is kept
-    with mock.patch.dict(os.environ, {draft_head.VARIABLE: "fp4"}):
+    with mock.patch.dict(os.environ, {hook_variables.DRAFT_HEAD: "fp4"}):
         try:
             draft_head.ensure()
         except BadInput as error:
             refused = str(error)
-    with mock.patch.dict(os.environ, {draft_head.VARIABLE: draft_head.FP8}):
+    with mock.patch.dict(os.environ, {hook_variables.DRAFT_HEAD: hook_variables.FP8}):
         with mock.patch.object(draft_head, "READY", f"{draft_head.READY}_gone"):
             another = missing(draft_head.ensure)
         draft_head.ensure()

@@ -25,7 +25,7 @@ from tests.support.sglang_moe import GPU, aligned
 from ling_engine.kernels import plans, router
 from ling_engine.kernels.experts import Experts
 from ling_engine.kernels.plans import Choice, Plan
-from ling_engine.sglang import few_rows, kernel_parts
+from ling_engine.sglang import few_rows, hook_variables
 
 TINY = "17x32"
 HIDDEN = 96  # no power of two, as Flash has none
@@ -146,10 +146,10 @@ def benchmark() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ensured(targets: dict[str, str] = kernel_parts.TARGETS) -> None:
+def ensured(targets: dict[str, str] = hook_variables.TARGETS) -> None:
     with (
-        mock.patch.dict(os.environ, {kernel_parts.VARIABLE: ",".join(targets)}),
-        mock.patch.dict(kernel_parts.TARGETS, targets),
+        mock.patch.dict(os.environ, {hook_variables.FEW_ROWS: ",".join(targets)}),
+        mock.patch.dict(hook_variables.TARGETS, targets),
     ):
         few_rows.ensure()
 
@@ -209,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
         told["hooked"] = hooked(layer(), (9, 17))
         told["verification"]["taken"] = [before, columns()]
         told["another release"] = missing(
-            functools.partial(ensured, {**kernel_parts.TARGETS, "choice": f"{few_rows.__name__}.gone.chosen"})
+            functools.partial(ensured, {**hook_variables.TARGETS, "choice": f"{few_rows.__name__}.gone.chosen"})
         )
     result.write_text(json.dumps(told))
     return 0

@@ -45,7 +45,7 @@ def _rows_of(ids_ptr, pair, rows, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS:
 def experts_up(
     x_ptr, w_ptr, ids_ptr, h_ptr, rows, limit,
     HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, LIMITED: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, LIMITED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """h[pair, column] = silu(x gate) * (x up), in bf16."""
     blocks: tl.constexpr = COLUMNS // BLOCK
@@ -80,7 +80,7 @@ def experts_up(
 def experts_down(
     h_ptr, w_ptr, ids_ptr, weights_ptr, part_ptr, out_ptr, come_ptr, rows, scale,
     HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """part[pair, d] = weight * (h down), in bf16; the last program of a block of d: out[row, d] = scale * their sum."""
     blocks: tl.constexpr = HIDDEN // BLOCK
@@ -93,10 +93,6 @@ def experts_down(
     expert, meets, pairs, mine, real = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
     last = (real == 0) & (pair == 0)  # of rows without experts, which have a result too
     if EARLY:
-        if AHEAD:  # noqa: SIM102 - known when this is compiled, and the other when it runs
-            if mine:
-                size: tl.constexpr = BLOCK * COLUMNS * (w_ptr.dtype.element_ty.primitive_bitwidth // 8)
-                early.fetch(w_ptr + expert * (HIDDEN * COLUMNS) + block * (BLOCK * COLUMNS), size)
         early.wait()
     if mine:
         k = tl.arange(0, STEP)
@@ -163,5 +159,5 @@ def cut(plan: Plan, *, pdl: bool) -> dict[str, Any]:
     """As Triton wants it."""
     return {
         "BLOCK": plan.columns, "STEP": plan.summands, "num_warps": plan.warps, "num_stages": plan.stages,
-        "AHEAD": plan.ahead, **early.launched(pdl),
+        **early.launched(pdl),
     }  # fmt: skip

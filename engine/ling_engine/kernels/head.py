@@ -39,7 +39,7 @@ def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def head_scores(
     x_ptr, w_ptr, scale_ptr, out_ptr, rows,
     HIDDEN: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
-    EARLY: tl.constexpr, AHEAD: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """out[row, word] = scale (x w), in the rows' type."""
     word = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -47,8 +47,7 @@ def head_scores(
     k = tl.arange(0, STEP)
     scale = tl.load(scale_ptr + word)
     if EARLY:
-        if AHEAD:
-            early.fetch(w_ptr + tl.program_id(0).to(tl.int64) * (BLOCK * HIDDEN), BLOCK * HIDDEN)
+        early.fetch(w_ptr + tl.program_id(0).to(tl.int64) * (BLOCK * HIDDEN), BLOCK * HIDDEN)
         early.wait()
     x = x_ptr + row[:, None] * HIDDEN + k[None, :]
     w = w_ptr + word[None, :].to(tl.int64) * HIDDEN + k[:, None]

@@ -13,16 +13,12 @@ _AT_ONCE: Final = 4096  # summands of a score that a program loads at once, at m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Columns of a program, summands of an iteration, warps, stages of loads.
-
-    `ahead`: weights are asked for before the kernel in front has ended, where programs are launched that early.
-    """
+    """Columns of a program, summands of an iteration, warps, stages of loads."""
 
     columns: int
     summands: int
     warps: int = 4
     stages: int = 3
-    ahead: bool = False
 
     def fits(self, columns: int, summands: int) -> bool:
         """Whether a product of that size is a whole number of programs and iterations."""
@@ -79,7 +75,7 @@ def scores(hidden: int, experts: int) -> Scores | None:
 
 def head(hidden: int, words: int) -> Plan | None:
     """Of a draft's head."""
-    return _first([Plan(columns=64, summands=step, ahead=True) for step in (512, 256, 128, 64)], words, hidden)
+    return _first([Plan(columns=64, summands=step) for step in (512, 256, 128, 64)], words, hidden)
 
 
 def _first(plans: list[Plan], columns: int, summands: int) -> Plan | None:

@@ -39,7 +39,8 @@ def router_scores(
         row = tl.program_id(1) * ROWS + at
         x = tl.load(x_ptr + row * HIDDEN + k, mask=inside & (row < rows), other=0.0).to(tl.float32)
         total = tl.sum(w * x[None, :], axis=1)
-        tl.store(out_ptr + row * EXPERTS + expert, total, mask=(expert >= 0) & (row < rows))
+        inner = (expert >= 0) & (row < rows)  # every expert of a row that there is
+        tl.store(out_ptr + row * EXPERTS + expert, total, mask=inner)
 
 
 def scores(x: torch.Tensor, weight: torch.Tensor, *, plan: Scores, pdl: bool) -> torch.Tensor:

@@ -13,35 +13,20 @@ import importlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from . import hooking
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from . import hook_variables, hooking
 
 _log = logging.getLogger(__name__)
-VARIABLE: Final = "LING_ACCEPT_IN_GRAPH"
 _HOME: Final = "sglang.srt.speculative.dspark_components"
 _WORKER: Final = f"{_HOME}.dspark_worker_v2"
 READY: Final = f"{_WORKER}.DSparkWorkerV2.init_attention_backends"  # before the target's graphs are captured
-# What SGLang reads when it builds it, beside ours: one kernel for acceptance, and what else the graph may do.
-WITH: Final = {
-    "SGLANG_DSPARK_FUSED_ACCEPT_TAIL": "1",
-    "SGLANG_OPT_DSV41_DSPARK_POST_FOLD": "1",
-    "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH": "1",
-}
-
-
-def wanted(environ: Mapping[str, str]) -> bool:
-    """Raises BadInput for a value that says nothing."""
-    return hooking.asked(VARIABLE, "1", environ)
 
 
 def ensure(*_: object, **__: object) -> None:
     """In ranks that decode with DSPARK, where it is wanted. Raises BadInput, and PluginMissing where SGLang is another
     one."""
-    if wanted(os.environ) and _WORKER in sys.modules:
+    if hook_variables.accept_in_graph(os.environ) and _WORKER in sys.modules:
         hooking.place("AFTER", READY, fold)
 
 
@@ -53,7 +38,7 @@ def fold(_: object, worker: Any, *args: object, **kwargs: object) -> None:
         return
     module: Any = importlib.import_module(f"{_HOME}.dspark_verify")
     environ: Any = importlib.import_module("sglang.srt.environ")
-    on = {name: getattr(environ.envs, name).get() for name in WITH}
+    on = {name: getattr(environ.envs, name).get() for name in hook_variables.ACCEPTANCE}
     epilogue = module.DsparkVerifyEpilogue(
         max_bs=max(context.get_exec().graph.cuda_graph_config.decode.bs),
         verify_num_draft_tokens=worker.verify_num_draft_tokens,

@@ -14,7 +14,7 @@ from ling_api.memoryplan import MemoryPlan
 from ling_engine.reference.config import load_keys
 from ling_engine.runtime import Description, SetDescription
 
-from . import accepting, allowed, arguments, families, kernel_parts, provenance, resolution, shipped, wishes
+from . import allowed, arguments, families, hook_variables, provenance, resolution, shipped, wishes
 from .identity import Layout, identities
 from .shape import shape_of
 
@@ -58,8 +58,8 @@ def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]
     Raises BadInput with one sentence: of ours, or SGLang's own.
     """
     wanted, called = command(settings, device)
-    kernel_parts.wanted(environ)
-    accepting.wanted(environ)
+    hook_variables.few_rows(environ)
+    hook_variables.accept_in_graph(environ)
     found = resolution.resolve(called.argv)
     variables = {name: value for name, value in {**environ, **called.env}.items() if name.startswith("SGLANG_")}
     verdict = allowed.judge(found.resolved, found.defaults, variables, wanted.weight_cache)

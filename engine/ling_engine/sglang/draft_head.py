@@ -8,6 +8,7 @@ own memory: a byte for each word and column of the head.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any, Final
 
@@ -15,11 +16,9 @@ import torch
 
 from ling_engine.kernels import plans
 
-from . import few_rows, hooking
+from . import few_rows, hook_variables, hooking
 
 _log = logging.getLogger(__name__)
-VARIABLE: Final = "LING_DRAFT_HEAD"
-FP8: Final = "fp8"
 _WORKER: Final = "sglang.srt.speculative.eagle_worker_v2"
 READY: Final = f"{_WORKER}.EagleDraftWorker.init_attention_backends"  # before the draft's graphs are captured
 
@@ -27,7 +26,7 @@ READY: Final = f"{_WORKER}.EagleDraftWorker.init_attention_backends"  # before t
 def ensure(*_: object, **__: object) -> None:
     """In ranks that decode with NEXTN, where it is wanted. Raises BadInput, and PluginMissing where SGLang is another
     one."""
-    if hooking.asked(VARIABLE, FP8) and _WORKER in sys.modules:
+    if hook_variables.draft_head(os.environ) and _WORKER in sys.modules:
         hooking.place("AFTER", READY, give)
 
 
@@ -43,7 +42,7 @@ def give(_: object, worker: Any, *args: object, **kwargs: object) -> None:
     if not isinstance(head.quant_method, Rounded):
         head.quant_method = Rounded(weight, plan)
         torch.cuda.empty_cache()  # graphs are captured next, and their memory is planned
-    _log.info("draft_head=%s words=%d hidden=%d", FP8, *weight.shape)
+    _log.info("draft_head=%s words=%d hidden=%d", hook_variables.FP8, *weight.shape)
 
 
 class Rounded:

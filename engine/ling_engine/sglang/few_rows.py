@@ -17,8 +17,7 @@ import torch
 
 from ling_engine.kernels import plans
 
-from . import hooking
-from .kernel_parts import TARGETS, VERIFY, wanted
+from . import hook_variables, hooking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,9 +33,9 @@ _MORE: Final = ("b1", "b2", "a1_q", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a
 
 def ensure(*_: object, **__: object) -> None:
     """Puts the wanted parts in place in this rank. Raises PluginMissing where SGLang is another one, and BadInput."""
-    parts = wanted(os.environ)
+    parts = hook_variables.few_rows(os.environ)
     for part in parts:
-        hooking.place("AROUND", TARGETS[part], _HOOKS[part])
+        hooking.place("AROUND", hook_variables.TARGETS[part], _HOOKS[part])
     if parts:
         _log.info("few_rows=%s", ",".join(parts))
 
@@ -204,7 +203,7 @@ def narrow(original: Callable[..., tuple[int, int]], n: int, h: int, hv: int, k:
 def verified(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """In the place of fused_kda_conv_gating_verify: SGLang's columns of a program are those of a B200, with more
     processors. Columns do not depend on each other, and each is summed as before."""
-    module: Any = importlib.import_module(VERIFY)
+    module: Any = importlib.import_module(hook_variables.VERIFY)
     module.KDA_VERIFY_BLOCK_V = plans.VERIFIED_COLUMNS
     return original(*args, **named)
 

@@ -6,22 +6,12 @@ SGLang only logs a hook that cannot be put in place, and goes on without.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
-from ling_api.errors import BadInput, PluginMissing
+from ling_api.errors import PluginMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-
-def asked(variable: str, value: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a variable has the one value that asks for a hook; empty, it takes the hook out of a recipe that has it.
-    Raises BadInput for another."""
-    said = environ.get(variable, "")
-    if said not in ("", value):
-        raise BadInput(f"{variable} {said!r}: write {value}, or leave it empty")
-    return bool(said)
+    from collections.abc import Callable
 
 
 def place(kind: str, path: str, hook: Callable[..., Any]) -> None:

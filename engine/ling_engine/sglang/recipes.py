@@ -14,6 +14,7 @@ from typing import Final
 
 from ling_engine.decoding import DSPARK, NEXTN, NONE
 
+from . import hook_variables
 from .families import Family
 
 SGLANG = "0.5.23"  # the release that the tables are written for
@@ -245,19 +246,20 @@ _OURS: Final = tuple(
     )
     for name, value, source, numerics in (
         (
-            "LING_FEW_ROWS",
+            hook_variables.FEW_ROWS,
             "scores,choice,experts,verify",
             "`ling_engine/kernels`: a layer of experts in four launches, KDA verifies by programs of more columns",
             "sums in another order; routing, where two experts tie",
         ),
-        ("LING_ACCEPT_IN_GRAPH", "1", "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed", ""),
+        (
+            hook_variables.ACCEPT_IN_GRAPH,
+            "1",
+            "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed",
+            "",
+        ),
         *(
-            (name, "1", "environ.py: what that graph does besides", "")
-            for name in (
-                "SGLANG_DSPARK_FUSED_ACCEPT_TAIL",
-                "SGLANG_OPT_DSV41_DSPARK_POST_FOLD",
-                "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH",
-            )
+            (name, value, "environ.py: what that graph does besides", "")
+            for name, value in hook_variables.ACCEPTANCE.items()
         ),
     )
 )

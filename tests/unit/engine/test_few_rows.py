@@ -10,7 +10,7 @@ import torch
 
 from ling_api.errors import BadInput
 from ling_engine.kernels import plans
-from ling_engine.sglang import few_rows, kernel_parts
+from ling_engine.sglang import few_rows, hook_variables
 
 HIDDEN, COLUMNS, EXPERTS, SLOTS = 64, 32, 5, 3
 USUAL = {
@@ -88,12 +88,12 @@ def test_scores_are_ours_where_sglangs_own_kernel_ends(
     [("", ()), ("experts", ("experts",)), ("scores,choice,experts", ("scores", "choice", "experts"))],
 )
 def test_the_variable_names_the_parts(said: str, parts: tuple[str, ...]) -> None:
-    assert kernel_parts.wanted({kernel_parts.VARIABLE: said}) == parts
+    assert hook_variables.few_rows({hook_variables.FEW_ROWS: said}) == parts
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
     with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state,verify"):
-        kernel_parts.wanted({kernel_parts.VARIABLE: "expert"})
+        hook_variables.few_rows({hook_variables.FEW_ROWS: "expert"})
 
 
 @pytest.mark.parametrize("rows", [1, 9])

@@ -11,7 +11,7 @@ from tests.support import flash
 
 from ling_api.errors import BadInput
 from ling_engine.decoding import DSPARK, NEXTN, NONE
-from ling_engine.sglang import accepting, arguments, extras, kernel_parts, recipes, wishes
+from ling_engine.sglang import arguments, extras, hook_variables, recipes, wishes
 from ling_engine.sglang.families import Family, family
 from ling_engine.sglang.shape import shape_of
 
@@ -126,8 +126,8 @@ def test_our_own_kernels_are_in_the_recipe_that_they_were_measured_in(
 ) -> None:
     found = recipes.recipe(processor, algorithm, quantization, tp)
     assert found.env.keys() & OURS == (OURS if has else set())
-    kernel_parts.wanted(found.env)
-    assert accepting.wanted(found.env) is has
+    hook_variables.few_rows(found.env)
+    assert hook_variables.accept_in_graph(found.env) is has
 
 
 def test_every_switch_says_where_it_comes_from_and_no_flag_comes_twice() -> None:

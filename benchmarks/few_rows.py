@@ -3,7 +3,7 @@
 Times in CUDA graphs, by rows and part (scores, choice, experts, and all of it), microseconds of one layer; each call
 has other inputs, so that it meets other experts. Then plans of our two kernels of experts are timed, one kernel's with
 the other's best, the likely ones first, as long as there is time. What is further off than rounding is left out.
-KDA's verification by columns of a program, and a draft's head in bf16 and in fp8, come last. Prints a line for each;
+KDA's verification by columns of a program, and what drafts read in bf16 and in fp8, come last. Prints a line for each;
 layers go into a JSON file too.
 """
 
@@ -26,13 +26,17 @@ sys.path[:0] = [str(ROOT / room) for room in ("api", "engine", "")]
 from benchmarks import moe_plan  # noqa: E402
 from benchmarks.tune_moe import SMALL_E, attempt, usual  # noqa: E402
 
-from ling_engine.kernels.plans import Plan  # noqa: E402
+from ling_engine.kernels.plans import Markov, Plan  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SHARED_MEMORY = 220 << 10  # bytes that a program may use
-HEADS = ((64, 512, 4, 3), (32, 512, 4, 3), (64, 512, 4, 2), (128, 512, 8, 2), (64, 512, 8, 3), (64, 256, 4, 4))
+MATRICES = {  # columns, summands, rows of a round: what drafts read
+    "head": (157184, 2560, 8), "head, one row": (157184, 2560, 1), "context": (40960, 2560, 9),
+    "qkv, gate and up": (12288, 2560, 8), "attention's output": (2560, 4096, 8), "down": (2560, 6144, 8),
+}  # fmt: skip
+CUTS = tuple(itertools.product((64, 32, 16), (512, 256), (4, 8), (3, 4)))  # columns, summands, warps, stages
 COLUMNS = (4, 8, 16, 32)  # of a state of KDA for a program; SGLang has 4
 VERIFIED = {"NEXTN": (6, 0), "DSPARK": (9, 32)}  # rows of a round, ring of its replay
 PARTS = ("scores", "choice", "experts", "layer")
@@ -116,7 +120,9 @@ def on_gpu(args: argparse.Namespace) -> None:
         del layer
     for mode, (rows, ring) in VERIFIED.items():
         verified(mode, rows, few_rows_layer.Verify(rows, ring=ring))
-    heads(few_rows_layer.Head())
+    for name, (columns, summands, rows) in MATRICES.items():
+        rounded(name, rows, few_rows_layer.Product(columns, summands))
+    drafting(few_rows_layer.Markov())
 
 
 def verified(mode: str, rows: int, layer: Any) -> None:
@@ -125,13 +131,28 @@ def verified(mode: str, rows: int, layer: Any) -> None:
     print(f"KDA verifies {mode}'s {rows} rows: us by columns of a program {took}", flush=True)
 
 
-def heads(head: Any) -> None:
-    """What a draft's head takes for one row, by plan."""
-    print(f"head in bf16: {head.time(1, None):.1f} us", flush=True)
-    for columns, step, warps, stages in HEADS:
+def rounded(name: str, rows: int, matrix: Any) -> None:
+    """What a draft's matrix takes in bf16, in fp8, and the best ways to cut it."""
+    times = list[tuple[float, str]]()
+    for columns, step, warps, stages in CUTS:
         one = Plan(columns=columns, summands=step, warps=warps, stages=stages)
-        us = attempt(functools.partial(head.time, 1, one))
-        print(f"head in fp8, {one}: {us if us is None else round(us, 1)} us", flush=True)
+        room = (columns + 2 * 16) * step * stages
+        if one.fits(matrix.columns, matrix.summands) and room <= _SHARED_MEMORY:
+            us = attempt(functools.partial(matrix.time, rows, one))
+            times += [] if us is None else [(round(us, 1), f"{columns} x {step}, {warps} warps, {stages} stages")]
+    took = [matrix.time(rows, one) for one in (None, matrix.plan)]
+    print(f"{name}, {rows} rows: {took[0]:.1f} -> {took[1]:.1f} us; the best {sorted(times)[:4]}", flush=True)
+
+
+def drafting(block: Any) -> None:
+    """What DSPARK's drafts take after the head, SGLang's way and ours, and the best ways to cut a step."""
+    took = [block.time(ours=ours) for ours in (False, True)]
+    times = list[tuple[float, str]]()
+    for words, tile, warps in itertools.product((128, 256, 512), (32, 64), (4, 8)):
+        block.head.plan = Markov(words=words, tile=tile, warps=warps)
+        us = attempt(functools.partial(block.time, ours=True))
+        times += [] if us is None else [(round(us, 1), f"{words} words, {tile} at once, {warps} warps")]
+    print(f"DSPARK's block after the head: {took[0]:.1f} -> {took[1]:.1f} us; the best {sorted(times)[:4]}", flush=True)
 
 
 def of(layer: Any, rows: int, until: float) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from sglang.srt.configs.shared_experts import SharedExpertsConfig
 from sglang.srt.layers.moe import topk
 from sglang.srt.layers.moe.moe_runner.base import MoeRunnerConfig
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
+from sglang.srt.models import dspark
 from sglang.srt.models.bailing_moe_v3 import BailingMoEGate
+from sglang.srt.speculative.dspark_components import dspark_draft
 
-from ling_engine.kernels import head, router
+from ling_engine.kernels import fp8, markov, router
 from ling_engine.kernels import plans as shipped
 from ling_engine.sglang import few_rows
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layer", "boot"]
 SCALE, CHOSEN, GROUPS, OF_GROUPS = 2.5, 8, 8, 4  # of Ling-3.0-flash
+_BEYOND_CACHE = 1 << 28  # numbers of matrices that take turns, so that none is in the GPU's cache
 
 
 class Layer:
@@ -155,27 +158,75 @@ class Layer:
             self.use(None)
 
 
-class Head:
-    """The head of a draft, in bf16 and rounded."""
+class Product:
+    """A matrix of a draft, in bf16 and rounded."""
 
-    def __init__(self, *, hidden: int = 2560, words: int = 157184, device: str = "cuda") -> None:
+    def __init__(self, columns: int, summands: int, *, device: str = "cuda") -> None:
         torch.manual_seed(0)
-        self.hidden, self.words, self._device = hidden, words, device
-        self._weight = torch.empty((words, hidden), device=device, dtype=torch.bfloat16).normal_(std=0.02)
-        self._small, self._scales = head.rounded(self._weight)
+        self.columns, self.summands, self._device = columns, summands, device
+        self._weights = [
+            torch.empty((columns, summands), device=device, dtype=torch.bfloat16).normal_(std=0.02)
+            for _ in range(1 if device == "cpu" else max(1, _BEYOND_CACHE // (columns * summands)))
+        ]
+        self._small = [fp8.rounded(one) for one in self._weights]
+
+    @property
+    def plan(self) -> Plan | None:
+        return shipped.rounded(self.summands, self.columns)
 
     def time(self, rows: int, plan: Plan | None) -> float:
-        """Microseconds of the scores in a CUDA graph; None: in bf16, as SGLang computes them, and made fp32."""
-        x = torch.randn(rows, self.hidden, device=self._device, dtype=torch.bfloat16)
+        """Microseconds in a CUDA graph; None: in bf16, as SGLang computes them."""
+        x = torch.randn(rows, self.summands, device=self._device, dtype=torch.bfloat16)
 
         def run() -> None:
-            for _ in range(SETS):
+            for at in range(SETS):
+                weight, small = (one[at % len(self._weights)] for one in (self._weights, self._small))
                 if plan is None:
-                    torch.matmul(x, self._weight.T).float()
+                    torch.matmul(x, weight.T)
                 else:
-                    head.scores(x, self._small, self._scales, plan=plan, pdl=few_rows.pdl())
+                    fp8.product(x, *small, plan=plan, pdl=few_rows.pdl())
 
         return timed(run, self._device)
+
+
+class Markov:
+    """A block of DSPARK's drafts after the head."""
+
+    def __init__(self, *, words: int = 157184, rank: int = 256, steps: int = 8, device: str = "cuda") -> None:
+        torch.manual_seed(0)
+        make = functools.partial(torch.randn, device=device, dtype=torch.bfloat16)
+        self._device, self.steps = device, steps
+        self.module = dspark.VanillaMarkov(vocab_size=words, markov_rank=rank).to(device, torch.bfloat16)
+        with torch.no_grad():
+            self.module.markov_w1.weight.copy_(make(words, rank))
+            self.module.markov_w2.weight.copy_(0.2 * make(words, rank))
+        self.base, self.kept = make(1, steps, words), make(1, steps, words)
+        self.first = torch.zeros(1, dtype=torch.int64, device=device)
+        self.round = torch.zeros(1, dtype=torch.int64, device=device)
+        rows, matrix = self.module.markov_w1.weight.data, self.module.markov_w2.weight.data
+        plan = shipped.markov(words, rank)
+        assert plan is not None
+        self.head = markov.Head(rows, *fp8.rounded(matrix), plan)
+
+    def drafts(self, *, ours: bool, temperature: float = 0.0) -> torch.Tensor:
+        """[steps] int64."""
+        heat = torch.full((1,), temperature, device=self._device)
+        if ours:
+            return self.head.drafted(
+                self.base[0], self.first, self.kept[0], heat, self.round, seed=7, pdl=few_rows.pdl()
+            )
+        noise = SimpleNamespace(key=7, offset=self.round)
+        sync = SimpleNamespace(sync=lambda _, values: values)
+        with torch.no_grad():
+            found: torch.Tensor = dspark_draft.draft_markov_block(
+                markov_head=self.module, base_logits=self.base, anchor_tokens=self.first, draft_hidden=None,
+                step_temperatures=heat, noise=noise, tp_sync=sync, logits_out=self.kept,
+            )[0][0]  # fmt: skip
+        return found
+
+    def time(self, *, ours: bool) -> float:
+        """Microseconds of the whole block in a CUDA graph."""
+        return timed(lambda: [self.drafts(ours=ours) for _ in range(SETS)] and None, self._device)
 
 
 class Verify:

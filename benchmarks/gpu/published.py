@@ -22,10 +22,16 @@ _TOLD = ("TPOT", "step", "TTFT")  # rows of ling-bench's table that become rows 
 
 
 def bench(stage: Stage) -> None:
-    """Rows of the comparison; the whole result is ling-bench.json beside them."""
+    """Rows of the comparison, mode by mode; the whole results are ling-bench-MODE.json beside them."""
     stage.drop_stock()
     stage.drop_ours()
-    mode, lab = stage.args.closest, stage.lab
+    for mode in stage.modes:
+        with stage.report.part(f"{mode} bench"):
+            of_mode(stage, mode)
+
+
+def of_mode(stage: Stage, mode: str) -> None:
+    lab = stage.lab
     called = call(lab, stage.model, mode, context=_CONTEXT)
     base, *rest = switch_table.calls(mode, lab.tp, called.argv, called.env, stage.args.tuned)
     wanted = switch_table.TUNED_RECIPE if stage.args.tuned else "recipe"
@@ -41,7 +47,7 @@ def bench(stage: Stage) -> None:
 
 def engine(stage: Stage, mode: str, one: Call) -> Stock:
     """Its counters are read; every engine keeps them in a folder of its own."""
-    name = "bench-" + one.name.replace(" ", "-").replace(",", "")
+    name = f"bench-{mode}-{one.name}".lower().replace(" ", "-")
     folder = stage.lab.work / name
     folder.mkdir(parents=True, exist_ok=True)
     env = {**one.env, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
@@ -53,7 +59,7 @@ def compared(stage: Stage, mode: str, ours: Stock, base: Stock) -> None:
     urls = [f"http://127.0.0.1:{one.port}" for one in (ours, base)]
     argv = [sys.executable, "-m", "ling_bench", "run", urls[0], "--against", urls[1], "--ids", _TEXT]
     argv += ["--acceptance", "predictable", "--hardware", str(stage.report.machine.get("gpu"))]
-    argv += ["--out", str(stage.lab.out / "ling-bench.json")]
+    argv += ["--out", str(stage.lab.out / f"ling-bench-{mode}.json".lower())]
     path = os.pathsep.join((str(ROOT / "bench"), stage.lab.env["PYTHONPATH"]))
     done = subprocess.run(argv, env=stage.lab.env | {"PYTHONPATH": path}, cwd=ROOT, capture_output=True, text=True)
     lines = done.stdout.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -76,13 +75,6 @@ class Stock:
 
     def ask(self, prompt: Sequence[int], new: int) -> Answer:
         return ask(self.port, prompt, new)
-
-    def pause(self) -> None:
-        """An idle engine polls, which costs a core; a stopped one costs nothing but memory."""
-        self.lab.send(self.name, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.lab.send(self.name, signal.SIGCONT)
 
     def stop(self) -> None:
         self.lab.stop(self.name)

@@ -22,10 +22,19 @@ def _words(text: str) -> frozenset[str]:
 
 NONE, NEXTN, DSPARK = "None", "NEXTN", "DSPARK"
 TUNED, TUNED_RECIPE = "tuned MoE", "recipe and tuned MoE"  # as it is shipped once the tables are
-FEW, IN_GRAPH = "few rows", "acceptance in the graph"
+FEW, IN_GRAPH, DRAFT = "few rows", "acceptance in the graph", "draft in fp8"
 HOOKS_RECIPE = "recipe and hooks"  # with what we put in the place of SGLang's functions, and tables where there are any
 LEAN_RECIPE = "recipe and hooks but the experts"
-BARE_RECIPE = "recipe without our kernels"  # of one that has some; with tables where there are any
+# Switches that our recipe has and a call has not, by the call's name; with tables where there are any.
+LESS: Final = {
+    f"recipe without {what}": _words(names)
+    for what, names in {
+        "our kernels": f"{hook_variables.FEW_ROWS} {hook_variables.ACCEPT_IN_GRAPH} {hook_variables.DRAFT_FP8}",
+        "a draft in fp8": hook_variables.DRAFT_FP8,
+        "rare polls": "--scheduler-recv-interval SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_NONE",
+        "GEMV": "--bf16-gemm-backend",
+    }.items()
+}
 SPECULATIVE: Final = (NEXTN, DSPARK)
 # What belongs to the sizes of a call and to what it is at all; everything else of our recipe is a switch.
 KEPT: Final = _words(
@@ -64,12 +73,15 @@ _HOOKS: Final = (
         modes=(DSPARK,),
         with_recipe=True,
     ),
-    Trial(
-        name="draft's head in fp8",
-        env={hook_variables.DRAFT_HEAD: hook_variables.FP8},
-        modes=(NEXTN,),
-        numerics="other drafts, the same tokens",
-        with_recipe=True,
+    *(
+        Trial(
+            name=f"{DRAFT} of {mode}",
+            env={hook_variables.DRAFT_FP8: ",".join(parts)},
+            modes=(mode,),
+            numerics="other drafts, the same tokens",
+            with_recipe=True,
+        )
+        for mode, parts in hook_variables.DRAFTS.items()
     ),
 )
 # Those with kernels that are compiled at a first start for a minute and more come last: what starts together waits.
@@ -78,6 +90,10 @@ TRIALS: Final = (
     *(
         Trial(name=f"{FEW}: {part}", env={hook_variables.FEW_ROWS: part}, numerics=_ROUNDING)
         for part in hook_variables.TARGETS
+    ),
+    *(
+        Trial(name=f"{DRAFT}: {part}", env={hook_variables.DRAFT_FP8: part}, modes=(DSPARK,))
+        for part in hook_variables.DRAFTS[DSPARK]
     ),
     Trial(
         name="greedy drafts",
@@ -144,7 +160,12 @@ TRIALS: Final = (
         argv=("--enable-fp32-lm-head",),
         numerics="scores are not rounded to bf16",
     ),
-    Trial(name="requests looked for every fourth step", argv=("--scheduler-recv-interval", "4"), with_recipe=True),
+    Trial(
+        name="requests looked for every fourth step",
+        argv=("--scheduler-recv-interval", "4"),
+        env={"SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_NONE": "4"},
+        with_recipe=True,
+    ),
     Trial(name="inference mode", env={"SGLANG_ENABLE_TORCH_INFERENCE_MODE": "1"}, with_recipe=True),
     Trial(name="no scheduler overlap", argv=("--disable-overlap-schedule",)),
     Trial(name="sleep when idle", argv=("--sleep-on-idle",)),
@@ -207,6 +228,12 @@ def added(call: Call, trials: Sequence[Trial], name: str) -> Call:
     return Call(name=name, argv=tuple(word for flag in known.values() for word in flag), env=env)
 
 
+def less(call: Call, names: frozenset[str], name: str) -> Call:
+    """A call without switches."""
+    argv = tuple(word for flag in flags(call.argv) if flag[0] not in names for word in flag)
+    return Call(name=name, argv=argv, env={one: value for one, value in call.env.items() if one not in names})
+
+
 def on_fa3(call: Call) -> bool:
     """Whether FlashAttention 3 computes it: SGLang's default on Hopper, and our recipe's."""
     return all(flag[1:] == ("fa3",) for flag in flags(call.argv) if flag[0] == "--attention-backend")
@@ -230,8 +257,8 @@ def calls(mode: str, tp: int, argv: Sequence[str], env: Mapping[str, str], tuned
         name="", env={hook_variables.FEW_ROWS: ",".join(part for part in hook_variables.TARGETS if part != "experts")}
     )
     ours_more += [added(ours, hooks, HOOKS_RECIPE), added(ours, [*hooks, lean], LEAN_RECIPE)]
-    if kernels := {name: "" for name in (hook_variables.FEW_ROWS, hook_variables.ACCEPT_IN_GRAPH) if name in env}:
-        ours_more.append(added(ours, [*tables, Trial(name="", env=kernels)], BARE_RECIPE))
+    whole = added(ours, tables, "")
+    ours_more += [less(whole, names, name) for name, names in LESS.items() if names & {*whole.argv, *whole.env}]
     more = [one for one in trials if one.with_recipe]
     alone = [added(base, [one], one.name) for one in trials]
     return [base, ours, *ours_more, added(ours, more, "all"), *alone]

@@ -1,7 +1,7 @@
 """The parts that look for time: every switch against the cookbook's call, a decode step's profile, the bandwidth floor.
 
-Engines of one mode stand side by side, all but the one that is asked stopped (SIGSTOP), so that none polls beside it.
-Round by round each answers once, the order changing; a switch's steps are compared with the cookbook's of that round.
+Engines of one mode stand side by side, each looking for requests on a core of its own as SGLang does; round by round
+each answers once, the order changing; a switch's steps are compared with the cookbook's of that round.
 What does not fit on the GPU at once comes in waves, each with the cookbook's again: every mode's first part, which has
 our recipe in it, then every mode's second; small parts share a wave, and its time. Rounds end before the part's time
 does, and what was measured is told.
@@ -45,7 +45,7 @@ _OURS = (
     switch_table.TUNED_RECIPE,
     switch_table.HOOKS_RECIPE,
     switch_table.LEAN_RECIPE,
-    switch_table.BARE_RECIPE,
+    *switch_table.LESS,
     "all",
 )
 
@@ -121,7 +121,7 @@ def comparable(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) ->
 
 
 def started(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> dict[str, Stock]:
-    """Those that start, each stopped (SIGSTOP) when it has answered once; `made` gets all, to be ended."""
+    """Those that start and have answered once; `made` gets all, to be ended."""
 
     def start(one: Call) -> tuple[str, Stock] | None:
         name = "switch-" + "".join(c if c.isalnum() else "-" for c in f"{mode}-{one.name}".lower())
@@ -130,7 +130,6 @@ def started(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> di
         try:
             engine.ready(stage.args.patience)
             engine.ask(prompts()[0][:64], 32)
-            engine.pause()
         except (Failed, OSError) as error:
             stage.report.row(f"{mode} {one.name}: does not run", " ".join(str(error).split())[-400:])
             engine.stop()
@@ -158,12 +157,8 @@ def compared(stage: Stage, mode: str, engines: dict[str, Stock], ends: float) ->
 
 
 def asked(engine: Stock, new: int) -> Answer:
-    engine.resume()
-    try:
-        long = prompts()[-1]
-        return engine.ask((long * (_PROMPT // len(long) + 1))[:_PROMPT], new)
-    finally:
-        engine.pause()
+    long = prompts()[-1]
+    return engine.ask((long * (_PROMPT // len(long) + 1))[:_PROMPT], new)
 
 
 def told(
@@ -188,13 +183,11 @@ def told(
     stage.report.row(f"{mode} {name}: first token that differs", "none" if at is None else at)
     if at is not None and name in (switch_table.TUNED, "recipe"):
         engine = engines["cookbook"]
-        engine.resume()
         with stage.report.part(f"{mode} {name}: near ties"):
             long = prompts()[-1]
             prompt = (long * (_PROMPT // len(long) + 1))[:_PROMPT]
             pair = (alike[name].tokens, alike["cookbook"].tokens)
             ties.told(stage.report, f"{mode} {name}", engine.port, [prompt], [pair])
-        engine.pause()
     if mode == "None" and name in _OURS:
         floor(stage, f"{mode} {name}", step)
         if name == "recipe":

@@ -58,6 +58,9 @@ class Body(Protocol):
     async def prove(self) -> None:
         """One token whose id is known, while parked. Raises DeviceError when another one comes."""
 
+    def promoted(self) -> None:
+        """The server is active from now on; before it accepts."""
+
     def app(self) -> ASGIApp:
         """The application, as far as `paths` goes."""
 

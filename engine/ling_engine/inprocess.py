@@ -62,6 +62,9 @@ class InProcess(Body):
     async def prove(self) -> None:
         await self._room.thread.run(self._served.prove)
 
+    def promoted(self) -> None:
+        """Nothing here sleeps."""
+
     def app(self) -> ASGIApp:
         return self._served.app()
 

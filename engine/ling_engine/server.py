@@ -117,6 +117,7 @@ class Server:
         await self._until(self._active.wait())
         await self._until(self._listener_there.wait())
         if not self._draining.done():
+            body.promoted()
             await self._accept(http)
             self._enter("accepting")
         grace = await self._draining

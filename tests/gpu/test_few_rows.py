@@ -129,16 +129,81 @@ def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor],
     assert torch.equal(given, wanted)
 
 
-@pytest.mark.parametrize("count", [1, 8])
-def test_a_rounded_head_gives_the_scores_of_its_rounded_words(pdl: bool, count: int) -> None:
-    from ling_engine.kernels import head
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize(
+    ("columns", "summands"),
+    [(157184, HIDDEN), (12288, HIDDEN), (HIDDEN, 6144), (40960, HIDDEN)],
+    ids=["head", "qkv", "down", "context"],
+)
+def test_a_rounded_matrix_gives_the_product_of_its_rounded_numbers(
+    pdl: bool, columns: int, summands: int, count: int
+) -> None:
+    from ling_engine.kernels import fp8
 
-    words = 157184
     torch.manual_seed(0)
-    small, scales = head.rounded(torch.randn(words, HIDDEN, device="cuda").bfloat16())
-    plan, x = plans.head(HIDDEN, words), rows(count)
+    small, scales = fp8.rounded(torch.randn(columns, summands, device="cuda").bfloat16())
+    plan, x = plans.rounded(summands, columns), torch.randn(count, summands, device="cuda").bfloat16()
     assert plan is not None
-    found = head.scores(x, small, scales, plan=plan, pdl=pdl)
-    picked = torch.randint(words, (2000,), device="cuda")
+    found = fp8.product(x, small, scales, plan=plan, pdl=pdl)
+    picked = torch.randint(columns, (2000,), device="cuda")
     exact = x.double() @ (small[picked].double() * scales[picked, None].double()).T
     assert (found[:, picked] - exact).abs().max() < 5e-3 * exact.abs().max()  # bf16
+
+
+def drafted(weights: Any, pdl: bool, temperature: float, round_: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens, and the scores that they were taken by, of a Markov head in a graph, which is replayed once."""
+    from ling_engine.kernels import markov
+
+    rows, small, scales, base = weights
+    plan = plans.markov(*small.shape)
+    assert plan is not None
+    head, kept = markov.Head(rows, small, scales, plan), torch.zeros_like(base)
+    given = (
+        base, torch.tensor([3], device="cuda"), kept, torch.full((1,), temperature, device="cuda"),
+        torch.tensor([round_], device="cuda"),
+    )  # fmt: skip
+    head.drafted(*given, seed=1 << 61, pdl=pdl)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = head.drafted(*given, seed=1 << 61, pdl=pdl)
+    kept.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    return found, kept
+
+
+@pytest.fixture(scope="module", params=[157184, 1000], ids=["Flash's words", "a ragged last program"])
+def markov_weights(request: pytest.FixtureRequest) -> tuple[torch.Tensor, ...]:
+    from ling_engine.kernels import fp8
+
+    torch.manual_seed(0)
+    make = lambda *size: torch.randn(*size, device="cuda").bfloat16()  # noqa: E731
+    small, scales = fp8.rounded(0.2 * make(request.param, 256))
+    return make(request.param, 256), small, scales, make(8, request.param)
+
+
+def test_a_block_is_drafted_by_the_scores_that_are_kept(markov_weights: Any, pdl: bool) -> None:
+    rows, small, scales, base = markov_weights
+    found, kept = drafted(markov_weights, pdl, 0.0, 0)
+    assert torch.equal(found, kept.float().argmax(1))  # the first of the highest
+    before = torch.cat([torch.tensor([3], device="cuda"), found[:-1]])
+    bias = rows[before].double() @ (small.double() * scales[:, None].double()).T
+    exact = base.double() + bias
+    assert (kept - exact).abs().max() < 5e-3 * exact.abs().max()  # bf16
+    again, same = drafted(markov_weights, pdl, 0.0, 1)
+    assert torch.equal(again, found)
+    assert torch.equal(same, kept)
+
+
+def test_a_block_is_drawn_from_the_scores_that_are_kept(pdl: bool) -> None:
+    """Of 16 words whose chances differ by up to 50 times, 2,000 draws each of another round."""
+    from ling_engine.kernels import fp8
+
+    torch.manual_seed(0)
+    base = (2 * torch.randn(16, device="cuda")).bfloat16()
+    small, scales = fp8.rounded(torch.zeros(16, 16, device="cuda").bfloat16())
+    weights = torch.zeros(16, 16, device="cuda").bfloat16(), small, scales, base.repeat(8, 1)
+    drawn = torch.cat([drafted(weights, pdl, 1.5, one)[0] for one in range(250)])
+    share = torch.bincount(drawn, minlength=16) / len(drawn)
+    assert (share - (base.float() / 1.5).softmax(0)).abs().max() < 0.04  # 3.6 deviations of the likeliest

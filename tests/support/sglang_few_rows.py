@@ -135,14 +135,18 @@ def verification() -> dict[str, bool]:
 
 
 def benchmark() -> dict[str, Any]:
-    """What the benchmark tells of a layer and a head when it has time for one plan alone."""
+    """What the benchmark tells of a layer when it has time for one plan alone, of a matrix and of DSPARK's drafts."""
     found = bench.of(layer(), 2, time.monotonic())
-    head = few_rows_layer.Head(hidden=64, words=256, device="cpu")
-    plan = Plan(columns=64, summands=32)
+    matrix = few_rows_layer.Product(256, 64, device="cpu")
+    drafts = few_rows_layer.Markov(words=300, rank=16, steps=2, device="cpu")
     line = bench.line({"case": TINY, "rows": 2, **found})
     return {
         "parts": sorted(found["times"]), "tried": found["tried"], "line": line,
-        "took": [*(us for pair in found["times"].values() for us in pair), head.time(1, None), head.time(1, plan)],
+        "took": [
+            *(us for pair in found["times"].values() for us in pair),
+            *(matrix.time(1, plan) for plan in (None, matrix.plan)),
+            *(drafts.time(ours=ours) for ours in (False, True)),
+        ],
     }  # fmt: skip
 
 

@@ -9,6 +9,9 @@ ROWS: Final = 16  # of a step at most: what a product of tensor cores takes at o
 SLOTS: Final = 16  # experts of a row at most
 VERIFIED_COLUMNS: Final = 16  # of a state of KDA for a program, where drafts are verified
 _AT_ONCE: Final = 4096  # summands of a score that a program loads at once, at most
+_PROGRAMS: Final = 128  # of a product that fill a GPU
+_RANK: Final = 512  # of a Markov head at most: a program has a token's whole row
+_PARTS: Final = 4096  # programs of a Markov step at most: each of the next one looks through what all of them found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,19 @@ class Scores:
     experts: int = 4
     rows: int = 3
     warps: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markov:
+    """Words of a program of a Markov step, of which it multiplies a `tile` at once, and its warps."""
+
+    words: int = 128
+    tile: int = 64
+    warps: int = 4
+
+    def parts(self, words: int) -> int:
+        """Programs of a step."""
+        return -(-words // self.words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +89,17 @@ def scores(hidden: int, experts: int) -> Scores | None:
     return plan if experts % plan.experts == 0 and hidden <= _AT_ONCE else None
 
 
-def head(hidden: int, words: int) -> Plan | None:
-    """Of a draft's head."""
-    return _first([Plan(columns=64, summands=step) for step in (512, 256, 128, 64)], words, hidden)
+def rounded(summands: int, columns: int) -> Plan | None:
+    """Of a matrix in fp8; None for a size that cannot be cut. The fastest by `benchmarks.few_rows` on an H200."""
+    width = 64 if columns // 64 >= _PROGRAMS else 32
+    return _first([Plan(columns=width, summands=step) for step in (512, 256, 128, 64)], columns, summands)
+
+
+def markov(words: int, rank: int) -> Markov | None:
+    """Of a Markov head; None for one of more words or a higher rank than a step is for."""
+    plan = Markov()
+    power = rank > 0 and rank & (rank - 1) == 0
+    return plan if power and rank <= _RANK and plan.parts(words) <= _PARTS else None
 
 
 def _first(plans: list[Plan], columns: int, summands: int) -> Plan | None:

@@ -37,6 +37,7 @@ FREE: Final = _words(
     sampling_backend grammar_backend sampling_defaults reasoning_parser tool_call_parser chat_template stream_interval
     log_level log_level_http log_requests log_requests_level decode_log_interval enable_metrics watchdog_timeout
     sleep_on_idle file_storage_path hicache_ratio mm_process_config mm_feature_transport encoder_transfer_backend
+    scheduler_recv_interval
     expert_distribution_recorder_buffer_size mamba_ssm_dtype linear_replayssm_cache_len enable_linear_replayssm_spec
     uses_mamba_radix_cache mamba_radix_cache_strategy boundary_reduction speculative_boundary_reduction
     disable_custom_all_reduce flashinfer_allreduce_fusion_backend enable_flashinfer_allreduce_fusion load_format
@@ -89,7 +90,8 @@ FREE_VARIABLES: Final = _words(
     SGLANG_SIMULATE_ACC_METHOD SGLANG_FORCE_STREAM_INTERVAL SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH
     SGLANG_OPT_DSV41_DSPARK_MID_FOLD SGLANG_OPT_DSV41_DSPARK_PREPARE_INPUTS_ONCE
     SGLANG_OPT_DSV41_DSPARK_SKIP_PREFILLED_INPUTS SGLANG_DSPARK_FUSED_ACCEPT_TAIL SGLANG_OPT_DSV41_DSPARK_POST_FOLD
-    SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH
+    SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH SGLANG_ENABLE_TORCH_INFERENCE_MODE
+    SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_NONE
     """
 )
 _FREE_PREFIXES: Final = ("SGLANG_LOG", "SGLANG_HEALTH_CHECK")

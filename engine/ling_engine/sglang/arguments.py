@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ling_api.errors import BadInput
 from ling_engine.decoding import DSPARK, NEXTN, NONE
 
-from . import extras, memory, moe, recipes
+from . import extras, hook_variables, memory, moe, recipes
 from .families import Family
 from .sizes import set_bytes
 from .wishes import OFF
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ling_api.memoryplan import MemoryPlan
 
     from .shape import Shape
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 LOAD_FORMAT: Final = "private"  # SGLang's own name for a loader that is installed beside it
 NO_TABLES: Final = moe.Tables()
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _PREFILL: Final = 8192  # tokens of a prompt computed at once
 _GRANULARITY: Final = 2 << 20  # bytes, of the driver's allocations
 _SEED: Final = "42"  # SGLang draws one where none is given
@@ -38,11 +42,18 @@ class Arguments:
     draft_tokens: int = 0  # rows that the target verifies a round; 0 without speculation
 
 
-def command_line(wishes: Wishes, shape: Shape, family: Family, tables: moe.Tables = NO_TABLES) -> Arguments:
-    """What to call SGLang with. Raises BadInput for wishes that this checkpoint or this GPU cannot meet."""
+def command_line(
+    wishes: Wishes,
+    shape: Shape,
+    family: Family,
+    tables: moe.Tables = NO_TABLES,
+    environ: Mapping[str, str] = NOTHING,
+) -> Arguments:
+    """What to call SGLang with; `environ` goes before the recipe's variables. Raises BadInput for wishes that this
+    checkpoint or this GPU cannot meet."""
     _check(wishes, shape, family)
     recipe = recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp)
-    load = load_of(wishes, shape, family)
+    load = load_of(wishes, shape, family, environ)
     plan = memory.plan(shape, load)
     weights = set_bytes(shape, roles(wishes.algorithm), wishes.tp, _GRANULARITY)
     argv = [
@@ -71,7 +82,7 @@ def roles(algorithm: str) -> tuple[str, ...]:
     return {NONE: ("target",), NEXTN: ("target", "nextn"), DSPARK: ("target", "dspark")}[algorithm]
 
 
-def load_of(wishes: Wishes, shape: Shape, family: Family) -> memory.Load:
+def load_of(wishes: Wishes, shape: Shape, family: Family, environ: Mapping[str, str] = NOTHING) -> memory.Load:
     """What the caches are made for."""
     tokens = draft_tokens(wishes, shape)
     recipe = recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp)
@@ -88,6 +99,7 @@ def load_of(wishes: Wishes, shape: Shape, family: Family) -> memory.Load:
         page=int(pages[-1]) if pages else 1,
         ring=recipes.replay_ring(tokens) if tokens and "--enable-linear-replayssm-spec" in argv else 0,
         prefill_rows=min(_PREFILL, wishes.context_length),
+        rounded=hook_variables.draft_fp8({**recipe.env, **environ}, wishes.algorithm),
     )
 
 

@@ -43,13 +43,15 @@ class Device:
         return self.isa if self.capability is None else "{}.{}".format(*self.capability)
 
 
-def command(settings: ModelSettings, device: Device) -> tuple[Wishes, Arguments]:
+def command(
+    settings: ModelSettings, device: Device, environ: Mapping[str, str] = arguments.NOTHING
+) -> tuple[Wishes, Arguments]:
     """How SGLang is called, from headers alone; SGLang itself is not needed. Raises BadInput."""
     wanted = wishes.of(settings)
     draft = load_keys(Path(wanted.draft)) if wanted.draft else None
     shape = shape_of(load_keys(settings.path), draft)
     family = families.family(device.capability)
-    return wanted, arguments.command_line(wanted, shape, family, shipped.tables())
+    return wanted, arguments.command_line(wanted, shape, family, shipped.tables(), environ)
 
 
 def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]) -> Description:
@@ -57,7 +59,7 @@ def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]
 
     Raises BadInput with one sentence: of ours, or SGLang's own.
     """
-    wanted, called = command(settings, device)
+    wanted, called = command(settings, device, environ)
     hook_variables.few_rows(environ)
     hook_variables.accept_in_graph(environ)
     found = resolution.resolve(called.argv)

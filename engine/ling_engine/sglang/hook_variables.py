@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ling_api.errors import BadInput
+from ling_engine.decoding import DSPARK, NEXTN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,31 +26,31 @@ ACCEPTANCE: Final = {
     "SGLANG_OPT_DSV41_DSPARK_POST_FOLD": "1",
     "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH": "1",
 }
-DRAFT_HEAD: Final = "LING_DRAFT_HEAD"
-FP8: Final = "fp8"
+DRAFT_FP8: Final = "LING_DRAFT_FP8"  # parts, with commas between
+DRAFTS: Final = {NEXTN: ("head",), DSPARK: ("head", "markov", "layers")}  # parts by who has them
 
 
 def few_rows(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The parts that FEW_ROWS names. Raises BadInput for one that there is not."""
-    parts = tuple(part for part in environ.get(FEW_ROWS, "").split(",") if part)
-    if unknown := set(parts) - TARGETS.keys():
-        raise BadInput(f"{FEW_ROWS}: no part {sorted(unknown)[0]!r}; write some of {','.join(TARGETS)}")
-    return parts
+    return _parts(environ, FEW_ROWS, tuple(TARGETS))
+
+
+def draft_fp8(environ: Mapping[str, str], algorithm: str = DSPARK) -> tuple[str, ...]:
+    """The parts that DRAFT_FP8 names, of a draft of that kind. Raises BadInput for one that it has not."""
+    return _parts(environ, DRAFT_FP8, DRAFTS.get(algorithm, ()))
 
 
 def accept_in_graph(environ: Mapping[str, str]) -> bool:
-    """Raises BadInput for a value that says nothing."""
-    return _asked(environ, ACCEPT_IN_GRAPH, "1")
-
-
-def draft_head(environ: Mapping[str, str]) -> bool:
-    """Raises BadInput for a value that says nothing."""
-    return _asked(environ, DRAFT_HEAD, FP8)
-
-
-def _asked(environ: Mapping[str, str], variable: str, value: str) -> bool:
-    """Whether it has the one value that asks for a hook; empty, it takes the hook out of a recipe that has it."""
-    said = environ.get(variable, "")
-    if said not in ("", value):
-        raise BadInput(f"{variable} {said!r}: write {value}, or leave it empty")
+    """Empty, it takes the hook out of a recipe that has it. Raises BadInput for a value that says nothing."""
+    said = environ.get(ACCEPT_IN_GRAPH, "")
+    if said not in ("", "1"):
+        raise BadInput(f"{ACCEPT_IN_GRAPH} {said!r}: write 1, or leave it empty")
     return bool(said)
+
+
+def _parts(environ: Mapping[str, str], variable: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    parts = tuple(part for part in environ.get(variable, "").split(",") if part)
+    if unknown := set(parts) - set(known):
+        instead = f"write some of {','.join(known)}" if known else "leave it out"
+        raise BadInput(f"{variable}: no part {sorted(unknown)[0]!r}; {instead}")
+    return parts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import signal
 from itertools import pairwise
@@ -18,7 +19,7 @@ from ling_engine.body import Body
 from ling_engine.pulse import Pulses
 from ling_engine.runtime import OFF, PREFERRED
 
-from . import arguments, children, describe, device, figures, launch, preload, seat
+from . import arguments, children, describe, device, figures, launch, preload, seat, wakefulness
 from .desk import Desk, RankDied
 from .routes import PATHS
 from .seat import Seat
@@ -54,6 +55,7 @@ class Hosted(Body):
         self._launched: launch.Launched | None = None
         self._watch: children.Watch | None = None
         self._pulses = Pulses(self._settings.tp)
+        self._role = wakefulness.shared()
         self._died = False  # a process of SGLang's did, or failed
         self._roles: tuple[str, ...] = ()
         self._cached = self._settings.weight_cache != OFF
@@ -97,7 +99,7 @@ class Hosted(Body):
         if figures.FLAG in self._settings.extra_args:
             self._figures.begin()
         random.seed()  # the zygote's state is every server's; SGLang picks ports with it
-        wanted, called = describe.command(self._settings, self._here)
+        wanted, called = describe.command(self._settings, self._here, os.environ)
         self._roles = arguments.roles(wanted.algorithm)
         self._room.metrics.draft_tokens = called.draft_tokens
         argv = [one for one in called.argv if one != "--skip-server-warmup"]
@@ -139,7 +141,7 @@ class Hosted(Body):
 
     def _free_and_wanted(self) -> tuple[int, int]:
         """Bytes of one rank: free where least is, and wanted."""
-        _, called = describe.command(self._settings, self._here)
+        _, called = describe.command(self._settings, self._here, os.environ)
         wanted = sum(called.weights.values()) + sum(called.plan.private.values())
         return device.free(self._settings.tp), wanted
 
@@ -195,6 +197,9 @@ class Hosted(Body):
         found = (await launch.generate(self._launched, _SHORT, 1))[0]
         if found != self._known:
             raise DeviceError(f"a parked server generates the token {found} where {self._known} is known")
+
+    def promoted(self) -> None:
+        self._role.promote()
 
     def app(self) -> ASGIApp:
         assert self._launched is not None, "warm_up comes first"  # noqa: S101

@@ -62,6 +62,7 @@ class Load:
     page: int  # tokens
     ring: int  # entries of the replay ring a state slot; 0 = none
     prefill_rows: int  # tokens of a prompt computed at once
+    rounded: tuple[str, ...] = ()  # parts of the draft of which there is a copy in fp8 (`hook_variables.DRAFTS`)
 
 
 def total_tokens(load: Load) -> int:
@@ -94,6 +95,7 @@ def plan(shape: Shape, load: Load) -> MemoryPlan:
             "draft_kv": total_tokens(load) * draft_bytes_a_token(shape, load.algorithm, load.tp),
             "states": state_bytes(shape, load),
             "activations": _activations(shape, load),
+            "rounded": sum(rounded_bytes(shape, part, load.tp) for part in load.rounded),
         }
     )
 
@@ -120,6 +122,20 @@ def draft_bytes_a_token(shape: Shape, algorithm: str, tp: int) -> int:
     return 0
 
 
+def rounded_bytes(shape: Shape, part: str, tp: int) -> int:
+    """A draft's matrices in fp8, and a scale in fp32 for each column. Of the layers it is the wide ones, and keys and
+    values twice: SGLang computes those of the target's rows for all layers at once."""
+    if part == "head":
+        return shape.vocab * (shape.hidden + _FP32) // tp
+    draft = shape.draft
+    if draft is None:
+        return 0
+    if part == "markov":
+        return shape.vocab * (draft.markov_rank + _FP32)
+    columns = (draft.heads + 4 * draft.kv_heads) * draft.head_dim + 2 * draft.intermediate
+    return draft.layers * columns * (shape.hidden + _FP32) // tp
+
+
 def state_bytes(shape: Shape, load: Load) -> int:
     """KDA states: one slot a request and one for padding; with speculation what a round may have to take back."""
     slots, heads, width = load.concurrency + 1, shape.heads // load.tp, shape.head_dim
@@ -137,7 +153,7 @@ def fraction(weights: int, private: MemoryPlan) -> float:
     there before SGLang looks); with more free memory its token limit decides. Rounded up to thousandths.
     """
     pools = sum(private.private[purpose] for purpose in ("kv", "draft_kv", "states"))
-    later = private.private["graphs"] + private.private["activations"]
+    later = sum(private.private[purpose] for purpose in ("graphs", "activations", "rounded"))
     return min(math.ceil((weights + pools) / (weights + pools + later) * 1000) / 1000, 0.99)
 
 

@@ -1,5 +1,6 @@
 """SGLang's entry point `ling`: gives it our loader, refuses every operation that writes weights, reports failures,
-widens FlashAttention's page tables, puts our kernels in place where they are wanted, lets one process tune at a time.
+widens FlashAttention's page tables, puts our kernels in place where they are wanted, lets one process tune at a time
+and a standby sleep.
 
 SGLang only logs it when a plug-in or a hook fails, and goes on without; so whoever depends on this asks `insist`.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from ling_api.errors import PluginMissing
 
-from . import accepting, draft_head, few_rows, pages, ranks, readonly, tuning
+from . import accepting, draft_fp8, few_rows, pages, ranks, readonly, tuning, wakefulness
 
 LOADER_MODULE = "sglang.private.private_model_loader"  # what --load-format private imports
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -31,7 +32,8 @@ def install() -> None:
     for path in _WATCHED:
         hooks.HookRegistry.register(path, ranks.watched, hooks.HookType.AROUND)
     hooks.HookRegistry.register(tuning.TUNING, tuning.alone, hooks.HookType.AROUND)
-    for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure, draft_head.ensure):
+    hooks.HookRegistry.register(wakefulness.SLEEPER, wakefulness.give, hooks.HookType.AFTER)
+    for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure, draft_fp8.ensure):
         hooks.HookRegistry.register(pages.BACKENDS, ensure, hooks.HookType.BEFORE)
 
 
@@ -43,7 +45,7 @@ def insist() -> None:
         raise PluginMissing("SGLang runs without the plug-in ling; see that the image has the package ling installed")
     missing = [
         path
-        for path in (*readonly.paths(), *_WATCHED, pages.BACKENDS, tuning.TUNING)
+        for path in (*readonly.paths(), *_WATCHED, pages.BACKENDS, tuning.TUNING, wakefulness.SLEEPER)
         if path not in hooks.HookRegistry._patched
     ]
     if missing:

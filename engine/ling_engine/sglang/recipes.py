@@ -85,12 +85,6 @@ _ALWAYS: Final = (
         families=_GPUS,
     ),
     Switch(
-        name="--sleep-on-idle",
-        source="managers/scheduler_components/idle_sleeper.py: a standby's ranks poll without it, a core each",
-        verified=H200,
-        families=_GPUS,
-    ),
-    Switch(
         name="TRITON_CACHE_AUTOTUNING",
         value="1",
         source="layers/attention/fla/kda.py: two kernels are tuned anew in every process without it; 4.9 -> 0.25 s",
@@ -119,6 +113,7 @@ _ALWAYS: Final = (
 # once, and pages of one token.
 _NEXTN_GAIN: Final = (0.903, 0.961)
 _DSPARK_GAIN: Final = (0.805, 0.896)
+_OURS_GAIN: Final = (0.864, 0.957)  # kernels for few rows and acceptance in the graph, together
 _HOPPER: Final = (
     Switch(
         name="--attention-backend",
@@ -134,6 +129,36 @@ _HOPPER: Final = (
         source="models/deepseek_common/attention_backend_handler.py: behind 8,192 tokens a piece of a prompt would "
         "expand keys and values of the whole text, 3.9 GB at 131,072 tokens, which no plan has",
         families=(Family.HOPPER,),
+    ),
+)
+_POLLS_GAIN: Final = (0.827, 0.969)  # without drafts
+_LOOP: Final = (
+    Switch(
+        name="--scheduler-recv-interval",
+        value="4",
+        source="managers/scheduler_components/recv_skipper.py: requests are looked for in every fourth step, which all "
+        "ranks are told",
+        verified=H200,
+        gain=_POLLS_GAIN,
+        families=_GPUS,
+    ),
+    Switch(
+        name="SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_NONE",
+        value="4",
+        source="environ.py: in every turn where nothing is computed",
+        verified=H200,
+        gain=_POLLS_GAIN,
+        families=_GPUS,
+    ),
+    Switch(
+        name="--bf16-gemm-backend",
+        value="gemv",
+        source="kernels/ops/gemm/hopper_bf16_gemv.py: one row by a kernel of its own; for all, which share weights",
+        verified=H200,
+        gain=(0.881, 0.983),
+        families=(Family.HOPPER,),
+        quantizations=("",),
+        numerics="sums in another order",
     ),
 )
 _GRAPHS: Final = (
@@ -230,38 +255,46 @@ _SPECULATION: Final = (
         algorithms=(DSPARK,),
     ),
 )
-# Ours: measured together, over the recipe without them. On more than one rank they have not run.
-_OURS: Final = tuple(
-    Switch(
-        name=name,
-        value=value,
-        source=source,
-        verified=H200,
-        numerics=numerics,
-        gain=(0.864, 0.957),
-        families=(Family.HOPPER,),
-        algorithms=(DSPARK,),
-        quantizations=("",),
-        most_tp=1,
-    )
-    for name, value, source, numerics in (
-        (
+# Ours, over the recipe without them. On more than one rank they have not run.
+_FEW_ROWS: Final = {
+    NONE: ("choice,experts,state", (0.873, 0.994)),
+    DSPARK: ("scores,choice,experts,verify", _OURS_GAIN),
+}
+
+
+def _ours(name: str, value: str, source: str, numerics: str, algorithm: str, gain: tuple[float, float]) -> Switch:
+    return Switch(
+        name=name, value=value, source=source, verified=H200, numerics=numerics, gain=gain, families=(Family.HOPPER,),
+        algorithms=(algorithm,), quantizations=("",), most_tp=1,
+    )  # fmt: skip
+
+
+_OURS: Final = (
+    *(
+        _ours(
             hook_variables.FEW_ROWS,
-            "scores,choice,experts,verify",
-            "`ling_engine/kernels`: a layer of experts in four launches, KDA verifies by programs of more columns",
+            parts,
+            "`ling_engine/kernels`: a layer of experts in four launches, KDA's states by programs of other columns",
             "sums in another order; routing, where two experts tie",
-        ),
-        (
-            hook_variables.ACCEPT_IN_GRAPH,
-            "1",
-            "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed",
-            "",
-        ),
-        *(
-            (name, value, "environ.py: what that graph does besides", "")
-            for name, value in hook_variables.ACCEPTANCE.items()
-        ),
-    )
+            algorithm,
+            gain,
+        )
+        for algorithm, (parts, gain) in _FEW_ROWS.items()
+    ),
+    *(
+        _ours(name, value, source, "", DSPARK, _OURS_GAIN)
+        for name, value, source in (
+            (
+                hook_variables.ACCEPT_IN_GRAPH,
+                "1",
+                "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed",
+            ),
+            *(
+                (name, value, "environ.py: what that graph does besides")
+                for name, value in hook_variables.ACCEPTANCE.items()
+            ),
+        )
+    ),
 )
 _FP8: Final = (
     Switch(
@@ -284,7 +317,7 @@ _CPU: Final = tuple(
         ("SGLANG_FORCE_STREAM_INTERVAL", "1"),
     )
 )
-SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *_OURS, *_FP8, *_CPU)
+SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_LOOP, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *_OURS, *_FP8, *_CPU)
 
 
 def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) -> Recipe:

@@ -90,7 +90,7 @@ class Sglang:
         """Once, before SGLang is imported. Raises BadInput, PluginMissing."""
         if self._environ:
             return
-        _, called = description.command(settings, self._here(settings))
+        _, called = description.command(settings, self._here(settings), os.environ)
         for name, value in {**called.env, **_cache_folder()}.items():
             os.environ.setdefault(name, value)
         self._environ = dict(os.environ)

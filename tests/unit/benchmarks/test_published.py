@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from benchmarks.gpu import published
-from benchmarks.gpu.asking import Failed
 from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.stage import Stage
@@ -49,7 +48,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(published, "Stock", Engine)
     monkeypatch.setattr(Engine, "made", [])
     (tmp_path / "config.json").write_text(json.dumps(flash.target()))
-    args = argparse.Namespace(closest="NEXTN", tuned="/tables", patience=1)
+    args = argparse.Namespace(modes="NEXTN", tuned="/tables", patience=1)
     report = Report(path=tmp_path / "experiment.json", machine={"gpu": "NVIDIA H200"})
     return Stage(
         lab=Lab(out=tmp_path, work=tmp_path / "work"), report=report, args=args, model=tmp_path, shape=tmp_path
@@ -73,7 +72,7 @@ def test_our_call_and_the_cookbooks_take_turns_in_the_published_protocol(
     asked = answers(monkeypatch, 0)
     published.bench(stage)
     ours, base = Engine.made
-    assert [one.name for one in Engine.made] == ["bench-recipe-and-tuned-MoE", "bench-cookbook"]
+    assert [one.name for one in Engine.made] == ["bench-nextn-recipe-and-tuned-moe", "bench-nextn-cookbook"]
     for one in Engine.made:
         assert int(one.argv[one.argv.index("--context-length") + 1]) > 8192 + 1024
         assert "--enable-metrics" in one.argv
@@ -83,13 +82,18 @@ def test_our_call_and_the_cookbooks_take_turns_in_the_published_protocol(
     assert isinstance(wishes, arguments.RunWishes)
     assert (wishes.url, wishes.against) == (f"http://127.0.0.1:{ours.port}", f"http://127.0.0.1:{base.port}")
     assert (wishes.acceptance, wishes.input_tokens, wishes.requests) == ("predictable", None, None)
-    (row,) = stage.report.rows
-    assert row["ok"] is True
+    row = stage.report.rows[0]
+    assert (row["name"].split()[0], row["ok"]) == ("NEXTN", True)
     assert [line.split(",")[0] for line in row["value"]] == ["| TPOT", "| step = TPOT x accept length"]
 
 
-def test_a_result_that_is_refused_fails_the_part(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_is_refused_fails_its_mode_and_not_the_next(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers(monkeypatch, 1)
-    with pytest.raises(Failed, match="ended with 1"):
-        published.bench(stage)
+    stage.args.modes = "NEXTN,None"
+    published.bench(stage)
+    failed = [row["name"] for row in stage.report.rows if "ended with 1" in str(row["value"])]
+    assert failed == ["NEXTN bench: failed", "None bench: failed"]
+    assert len(Engine.made) == 4
     assert all(one.stopped for one in Engine.made)

@@ -32,15 +32,22 @@ def test_a_recipe_that_has_our_kernels_is_compared_with_itself_without_them() ->
     found = calls("DSPARK", tuned="/tables")
     bare, shipped = found["recipe without our kernels"], found["recipe and tuned MoE"]
     assert bare.argv == shipped.argv
-    assert {**bare.env} == {**shipped.env, "LING_FEW_ROWS": "", "LING_ACCEPT_IN_GRAPH": ""}
-    assert shipped.env["LING_ACCEPT_IN_GRAPH"] == "1"
+    assert shipped.env.items() - bare.env.items() == {
+        ("LING_FEW_ROWS", "scores,choice,experts,verify"), ("LING_ACCEPT_IN_GRAPH", "1"),
+    }  # fmt: skip
+    polls = found["recipe without rare polls"]
+    assert set(switch_table.flags(shipped.argv)) - set(switch_table.flags(polls.argv)) == {
+        ("--scheduler-recv-interval", "4"),
+    }  # fmt: skip
+    assert "recipe without our kernels" not in calls("NEXTN"), "it has none"
 
 
 @pytest.mark.parametrize("mode", ["None", "NEXTN", "DSPARK"])
 def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
     more = ["recipe and hooks", "recipe and hooks but the experts"]
-    more += ["recipe without our kernels"] if mode == "DSPARK" else []
+    more += [] if mode == "NEXTN" else ["recipe without our kernels"]
+    more += ["recipe without rare polls", "recipe without GEMV"]
     assert list(found)[: 3 + len(more)] == ["cookbook", "recipe", *more, "all"]
     assert found["recipe"].argv == ours(mode).argv
     shared = [name for name in ("--speculative-algorithm", "--max-total-tokens", "--model-path", "--context-length")
@@ -70,8 +77,8 @@ def test_a_trial_is_alone_but_in_all() -> None:
     shipped = found["recipe and tuned MoE"]
     assert (shipped.argv, shipped.env["SGLANG_MOE_CONFIG_DIR"]) == (found["recipe"].argv, "/tables")
     kernels = found["recipe and hooks"]
-    assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | OURS | {"LING_DRAFT_HEAD": "fp8"})
-    assert "LING_DRAFT_HEAD" not in calls("None")["recipe and hooks"].env
+    assert (kernels.argv, kernels.env) == (shipped.argv, shipped.env | OURS | {"LING_DRAFT_FP8": "head"})
+    assert "LING_DRAFT_FP8" not in calls("None")["recipe and hooks"].env
     folded = calls("DSPARK")["recipe and hooks"].env
     assert (folded["LING_ACCEPT_IN_GRAPH"], folded["SGLANG_OPT_DSV41_DSPARK_POST_FOLD"]) == ("1", "1")
     assert found["few rows: choice"].env == found["cookbook"].env | {"LING_FEW_ROWS": "choice"}

@@ -25,7 +25,7 @@ SLOWER = {"recipe": 0.6, "all": 0.5, "no scheduler overlap": 1.3}  # of the cook
 class Engine:
     """Answers in no time and says how long it took; must not be asked beside another, or while it is stopped."""
 
-    running: ClassVar[set[str]] = set()
+    ready_ones: ClassVar[set[str]] = set()
     alive: ClassVar[set[str]] = set()
     without_fa3: ClassVar[str] = ""  # what of a name is not started on the default attention
 
@@ -42,31 +42,24 @@ class Engine:
             raise Failed("it ended before it was ready")
         if self.without_fa3 and self.without_fa3 in self.name and not self._triton:
             raise Failed("Can not import FA3 in sgl_kernel")
-        Engine.running.add(self.name)
+        Engine.ready_ones.add(self.name)
         return 1.0
 
     def ask(self, prompt: Any, new: int) -> Answer:
-        assert self.name in Engine.running, f"{self.name} is stopped and was asked"
+        assert self.name in Engine.ready_ones, f"{self.name} is not ready and was asked"
         rounds = new // 4 if self._mode == "NEXTN" else new
         times = tuple(self._step / (new / rounds) * at for at in range(new))
         return Answer(tokens=tuple(range(new)), times=times, began=0.0, rounds=rounds)
 
-    def pause(self) -> None:
-        Engine.running.discard(self.name)
-
-    def resume(self) -> None:
-        assert not Engine.running, "another one runs beside it"
-        Engine.running.add(self.name)
-
     def stop(self) -> None:
-        Engine.running.discard(self.name)
+        Engine.ready_ones.discard(self.name)
         Engine.alive.discard(self.name)
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(switches, "Stock", Engine)
-    monkeypatch.setattr(Engine, "running", set())
+    monkeypatch.setattr(Engine, "ready_ones", set())
     monkeypatch.setattr(Engine, "alive", set())
     model = tmp_path / "model"
     model.mkdir()
@@ -94,7 +87,7 @@ def test_each_switch_is_compared_with_the_cookbooks_step(stage: Stage) -> None:
     table = (stage.lab.out / "switches.md").read_text()
     assert "| NEXTN | recipe |" in table
     assert "| None | bf16 router |" in table
-    assert Engine.alive == Engine.running == set(), "nothing is left"
+    assert Engine.alive == Engine.ready_ones == set(), "nothing is left"
 
 
 def test_a_switch_that_does_not_run_is_told_and_the_others_go_on(stage: Stage) -> None:
@@ -127,7 +120,7 @@ def test_what_fits_on_the_gpu_at_once_is_one_wave(stage: Stage) -> None:
     judged = rows(stage)
     assert judged["NEXTN recipe: step / cookbook's, 4 rounds"]["ok"] is True
     assert judged["None recipe: step / cookbook's, 4 rounds"]["ok"] is True
-    assert Engine.alive == Engine.running == set(), "nothing is left"
+    assert Engine.alive == Engine.ready_ones == set(), "nothing is left"
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,34 @@ def test_every_assumed_constant_says_why() -> None:
         f"next graph {NONE}",
         f"next graph {DSPARK}",
     }
+
+
+DRAFT = flash.draft(
+    12, hidden_size=2560, num_attention_heads=32, num_key_value_heads=32, intermediate_size=6144, vocab_size=157184
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "parts", "numbers"),
+    [
+        (NEXTN, "head", 157184 * 2560),
+        (DSPARK, "head,markov", 157184 * (2560 + 256)),
+        (DSPARK, "layers", 5 * 2560 * (3 * 4096 + 2 * 6144 + 2 * 4096)),
+        (DSPARK, "", 0),
+    ],
+    ids=["NEXTN's head", "DSPARK's heads", "its wide matrices, keys and values twice", "none"],
+)
+def test_copies_of_what_drafts_read_are_planned(algorithm: str, parts: str, numbers: int) -> None:
+    """A byte for each number, and four for a column's scale, of which there are 0.2 % of the bytes, 1.5 in a head of
+    256."""
+    shape = shape_of(flash.target(12, 64), DRAFT)
+    wanted = wishes.Wishes(
+        path="/m", served_name="m", context_length=16384, algorithm=algorithm, concurrency=1, **DECODING[algorithm]
+    )
+    with_copies, without = (
+        arguments.command_line(wanted, shape, Family.HOPPER, environ={"LING_DRAFT_FP8": one}) for one in (parts, "")
+    )
+    added = with_copies.plan.private["rounded"] - without.plan.private["rounded"]
+    assert added == pytest.approx(numbers, rel=0.003)
+    fractions = [float(one.argv[one.argv.index("--mem-fraction-static") + 1]) for one in (with_copies, without)]
+    assert fractions[0] <= fractions[1], "what is made after the pools is no part of them"

@@ -11,7 +11,7 @@ from tests.support import flash
 
 from ling_api.errors import BadInput
 from ling_engine.decoding import DSPARK, NEXTN, NONE
-from ling_engine.sglang import arguments, extras, hook_variables, recipes, wishes
+from ling_engine.sglang import arguments, extras, hook_variables, recipes, switches, wishes
 from ling_engine.sglang.families import Family, family
 from ling_engine.sglang.shape import shape_of
 
@@ -132,7 +132,7 @@ def test_our_own_kernels_are_in_the_recipe_that_they_were_measured_in(
 
 
 def test_every_switch_says_where_it_comes_from_and_no_flag_comes_twice() -> None:
-    assert all(switch.source and switch.verified in ("H200", "source-only") for switch in recipes.SWITCHES)
+    assert all(switch.source and switch.verified in ("H200", "source-only") for switch in switches.SWITCHES)
     for processor in Family:
         for algorithm in (NONE, NEXTN, DSPARK):
             for quantization in ("", "fp8"):
@@ -218,7 +218,7 @@ def test_checkpoints_of_another_kind_are_refused(keys: dict[str, Any], sentence:
 
 def test_the_page_of_recipes_has_every_switch() -> None:
     page = (Path(__file__).parents[3] / "docs" / "sglang.md").read_text()
-    for switch in recipes.SWITCHES:
+    for switch in switches.SWITCHES:
         joint = " " if switch.is_flag else "="
         name = f"{switch.name}{joint}{switch.value}" if switch.value else switch.name
         gain = f"{switch.gain[0]:.2f} to {switch.gain[1]:.2f} of a step" if switch.gain else ""

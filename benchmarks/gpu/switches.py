@@ -71,14 +71,18 @@ def switches(stage: Stage) -> None:
 def waves(stage: Stage) -> list[list[Group]]:
     """What runs side by side, in order: every mode's first part, which has our recipe in it, before any's second."""
     args = stage.args
+    wanted = set(args.switches.split(",")) if args.switches else set()
+    unknown = set(wanted)
     parts: list[tuple[int, Group]] = []
     for mode in stage.modes:
         called = call(stage.lab, stage.model, mode)
         base, *rest = switch_table.calls(mode, stage.lab.tp, called.argv, called.env, args.tuned)
-        if args.switches:
-            rest = [one for one in rest if one.name in args.switches.split(",")]
+        unknown -= {one.name for one in rest}
+        rest = [one for one in rest if one.name in wanted] if wanted else rest
         each = args.beside - 1
         parts += [(at // each, (mode, [base, *rest[at : at + each]])) for at in range(0, len(rest), each)]
+    if unknown:
+        raise Failed(f"--switches: no mode has {', '.join(sorted(unknown))}")
     found: list[list[Group]] = []
     for _, group in sorted(parts, key=lambda one: one[0]):  # modes keep their order
         room = (wave for wave in found if sum(len(calls) for _, calls in (*wave, group)) <= args.beside)

@@ -59,7 +59,7 @@ class Body(Protocol):
         """One token whose id is known, while parked. Raises DeviceError when another one comes."""
 
     def promoted(self) -> None:
-        """The server is active from now on; before it accepts."""
+        """The role is active from now on; before the listener is accepted on."""
 
     def app(self) -> ASGIApp:
         """The application, as far as `paths` goes."""

@@ -115,9 +115,10 @@ class Server:
         self._say_performance()
         self.start(self._prove())
         await self._until(self._active.wait())
-        await self._until(self._listener_there.wait())
         if not self._draining.done():
             body.promoted()
+        await self._until(self._listener_there.wait())
+        if not self._draining.done():
             await self._accept(http)
             self._enter("accepting")
         grace = await self._draining

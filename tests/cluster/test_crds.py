@@ -242,6 +242,7 @@ def test_a_name_that_pods_cannot_carry_is_refused(plane: apiserver.ControlPlane,
         ),
         pytest.param(changed(engine={"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}), id="a variable"),
         pytest.param(changed(engine={"env": [{"name": "LING_FEW_ROWS", "value": ""}]}), id="kernels left out"),
+        pytest.param(changed(engine={"env": [{"name": "LING_DRAFT_FP8", "value": "head"}]}), id="a draft in fp8"),
         pytest.param(
             template(
                 nodeSelector={"pool": "a"},

@@ -205,5 +205,8 @@ def test_a_block_is_drawn_from_the_scores_that_are_kept(pdl: bool) -> None:
     small, scales = fp8.rounded(torch.zeros(16, 16, device="cuda").bfloat16())
     weights = torch.zeros(16, 16, device="cuda").bfloat16(), small, scales, base.repeat(8, 1)
     drawn = torch.cat([drafted(weights, pdl, 1.5, one)[0] for one in range(250)])
+    rounds = drawn.view(250, 8)
+    assert len(rounds.unique(dim=0)) > 200, "each round draws anew"
+    assert (rounds != rounds[:, :1]).any(1).sum() > 200, "and each step"
     share = torch.bincount(drawn, minlength=16) / len(drawn)
     assert (share - (base.float() / 1.5).softmax(0)).abs().max() < 0.04  # 3.6 deviations of the likeliest

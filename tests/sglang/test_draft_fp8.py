@@ -42,7 +42,26 @@ def test_what_the_kernel_is_not_for_stays_shared(told: dict[str, Any], why: str)
 def test_dsparks_head_is_its_own_and_else_the_targets(told: dict[str, Any]) -> None:
     found = told["heads"]
     assert 0 < found["apart"] < ROUNDED
-    assert (found["words"], found["unasked"]) == (512, False)
+    assert (found["words"], found["unasked"], found["once"]) == (512, False, True)
+
+
+@pytest.mark.parametrize(
+    ("why", "given"),
+    [
+        ("two ranks", [False, False, False]),
+        ("a bias", [True, True, False]),
+        ("an odd matrix", [True, True, False]),
+        ("another Markov head", [True, False, True]),
+        ("fp32", [True, False, True]),
+    ],
+)
+def test_a_part_that_the_kernels_are_not_for_stays_as_it_is(told: dict[str, Any], why: str, given: list[bool]) -> None:
+    assert told["refusals"][why] == given
+
+
+def test_two_hooks_on_one_method_of_sglangs_are_both_called(told: dict[str, Any]) -> None:
+    assert told["both"] == ["acceptance", "fp8"]
+    assert "one BEFORE would not be called" in told["two kinds"]
 
 
 def test_dsparks_layers_and_what_the_target_leaves_them_are_rounded(told: dict[str, Any]) -> None:
@@ -65,6 +84,7 @@ def test_a_block_is_drafted_as_sglang_would_with_the_rounded_matrix(told: dict[s
 
 def test_a_row_with_a_temperature_is_drawn(told: dict[str, Any]) -> None:
     assert told["blocks"]["repeatable"], "of the same seed and round"
+    assert told["blocks"]["another round"]
     hot, cold = told["blocks"]["drawn"]
     assert hot
     assert cold, "a low temperature takes the best"

@@ -93,6 +93,13 @@ def test_information_is_sglangs_own(slot: Room) -> None:
     assert [one["id"] for one in json.loads(text)["data"]] == ["try"]
 
 
+def test_the_rank_of_an_active_engine_stays_awake(slot: Room) -> None:
+    """It computes for 0.3 s, which one that sleeps for a second at a time would not in minutes."""
+    rank = next(one for one in slot.server("one") if one.name().startswith("sglang::sched"))
+    before = sum(rank.cpu_times()[:2])
+    spine.until(lambda: sum(rank.cpu_times()[:2]) > before + 0.3, "the rank to look for requests", 60)
+
+
 @pytest.mark.parametrize("name", ["sglang::scheduler", "sglang::detokenizer", "ling-server"])
 def test_the_death_of_one_process_is_the_servers_and_the_next_attaches(slot: Room, name: str) -> None:
     before = slot.ids(PROMPT, 3)

@@ -24,7 +24,7 @@ from tests.support.sglang_guards import missing
 
 from ling_api.errors import BadInput
 from ling_engine.kernels import fp8
-from ling_engine.sglang import draft_fp8, hook_variables
+from ling_engine.sglang import accepting, draft_fp8, hook_variables, hooking
 
 WORDS, HIDDEN, RANK, STEPS, HEADS = 512, 128, 32, 4, 64
 NEXTN_HEAD = {hook_variables.DRAFT_FP8: "head"}
@@ -122,18 +122,18 @@ def given(environ: dict[str, str]) -> Any:
     return made
 
 
-def block(made: Any, requests: int = 1, temperature: float = 0.0, *, greedy: bool = False) -> Any:
+def block(made: Any, requests: int = 1, temperature: float = 0.0, *, greedy: bool = False, round_: int = 0) -> Any:
     """Tokens of the drafting of a block, the scores kept, how often the noise was advanced."""
     torch.manual_seed(2)
     base, first = random(requests, STEPS, WORDS), torch.arange(requests) + 3
     kept = None if greedy else torch.zeros(requests, STEPS, WORDS).bfloat16()
-    noise = SimpleNamespace(key=5, offset=torch.zeros(1, dtype=torch.int64))
+    noise = SimpleNamespace(key=5, offset=torch.full((1,), round_))
     tokens, scores = dspark_draft_sampler.draft_markov_block(
         markov_head=made.markov_head, base_logits=base, anchor_tokens=first, draft_hidden=None,
         step_temperatures=torch.full((requests,), temperature), noise=noise,
         tp_sync=SimpleNamespace(sync=lambda _, values: values), logits_out=kept, greedy_draft=greedy,
     )  # fmt: skip
-    return tokens.tolist(), scores, int(noise.offset)
+    return tokens.tolist(), scores, int(noise.offset) - round_
 
 
 def as_rounded(made: Any) -> Any:
@@ -149,10 +149,11 @@ def blocks() -> dict[str, Any]:
     ours, plain = given(ALL), as_rounded(given({}))
     wanted, found = block(plain), block(ours)
     drawn = [block(ours, temperature=t) for t in (1.0, 1.0, 0.01)]
+    other = block(ours, temperature=1.0, round_=1)[0]
     return {
         "tokens": [wanted[0], found[0]], "advanced": [wanted[2], found[2], block(ours, greedy=True)[2]],
         "scores": apart(found[1], wanted[1]), "repeatable": drawn[0][0] == drawn[1][0],
-        "drawn": [drawn[0][0] != found[0], drawn[2][0] == found[0]],
+        "drawn": [drawn[0][0] != found[0], drawn[2][0] == found[0]], "another round": other != drawn[0][0],
         "several": apart(block(ours, 2)[1], block(given({}), 2)[1]),
     }  # fmt: skip
 
@@ -181,6 +182,33 @@ def layers() -> dict[str, Any]:
     }
 
 
+def refusals() -> dict[str, list[bool]]:
+    """By reason, which of head, Markov head and layers the draft has got all the same."""
+    found = {}
+    for why in ("two ranks", "a bias", "an odd matrix", "another Markov head", "fp32"):
+        torch.manual_seed(1)
+        made = model()
+        layer = made.layers[0]
+        if why == "two ranks":
+            made.lm_head.tp_size = 2
+        elif why == "a bias":
+            layer.mlp.gate_up_proj.bias = random(256)
+        elif why == "an odd matrix":
+            layer.self_attn.qkv_proj.weight = torch.nn.Parameter(random(3 * HEADS + 8, HIDDEN))
+        elif why == "another Markov head":
+            made.markov_head = dspark.GatedMarkovHead(vocab_size=WORDS, markov_rank=RANK, hidden_size=HIDDEN)
+        else:
+            made.markov_head.float()
+        with mock.patch.dict(os.environ, ALL):
+            draft_fp8.for_dspark(None, SimpleNamespace(draft_model=made))
+        found[why] = [
+            isinstance(made.lm_head, draft_fp8.DraftHead),
+            made.markov_head.markov_w2.weight.data_ptr() in draft_fp8._heads,
+            draft_fp8._is_rounded(layer.self_attn.qkv_proj),
+        ]
+    return found
+
+
 def heads() -> dict[str, Any]:
     made, plain = given(ALL), given({})
     few = random(8, HIDDEN)
@@ -188,6 +216,7 @@ def heads() -> dict[str, Any]:
     own = made.lm_head.shared
     return {
         "apart": apart(found, dspark.project_through_lm_head(few, plain.lm_head)),
+        "once": not isinstance(made.lm_head.shared, draft_fp8.DraftHead),
         "the target's": isinstance(own.quant_method, UnquantizedEmbeddingMethod) and own is not made.lm_head,
         "words": int(made.lm_head.org_vocab_size), "unasked": isinstance(plain.lm_head, draft_fp8.DraftHead),
     }  # fmt: skip
@@ -215,14 +244,34 @@ def placed() -> dict[str, Any]:
             another = missing(draft_fp8.ensure)
         draft_fp8.ensure()
     hooked = [now is not before for now, before in zip(places(), kept, strict=True)]
-    return {"unasked": unasked, "refused": refused, "another release": another, "hooked": hooked}
+    return {"unasked": unasked, "refused": refused, "another release": another, "hooked": hooked, **beside_another()}
+
+
+def beside_another() -> dict[str, Any]:
+    """With acceptance in the graph, which waits for the same method of SGLang's; of the two, who was asked."""
+    asked = []
+    worker = SimpleNamespace(_hosts_draft=False, draft_model=given({}))
+    setattr(worker.draft_model, draft_fp8._MARK, False)
+    with (
+        mock.patch.dict(os.environ, ALL | {hook_variables.ACCEPT_IN_GRAPH: "1"}),
+        mock.patch.object(accepting, "unsuited", lambda *_: asked.append("acceptance") or "a test"),
+    ):
+        accepting.ensure()
+        draft_fp8.ensure()
+        dspark_worker_v2.DSparkWorkerV2.init_attention_backends(worker)
+    asked += ["fp8"] if isinstance(worker.draft_model.lm_head, draft_fp8.DraftHead) else []
+    try:
+        hooking.place(hooking.BEFORE, accepting.READY, accepting.fold)
+    except ValueError as error:
+        return {"both": asked, "two kinds": str(error)}
+    return {"both": asked, "two kinds": "let through"}
 
 
 def main(argv: Sequence[str]) -> int:
     with mock.patch.dict(os.environ, NEXTN_HEAD):
         told = {"scores": scores(), "shared": shared()}
     told |= placed()
-    told |= {"blocks": blocks(), "layers": layers(), "heads": heads()}
+    told |= {"blocks": blocks(), "layers": layers(), "heads": heads(), "refusals": refusals()}
     Path(argv[0]).write_text(json.dumps(told))
     return 0
 

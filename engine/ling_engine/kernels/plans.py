@@ -9,7 +9,8 @@ ROWS: Final = 16  # of a step at most: what a product of tensor cores takes at o
 SLOTS: Final = 16  # experts of a row at most
 VERIFIED_COLUMNS: Final = 16  # of a state of KDA for a program, where drafts are verified
 _AT_ONCE: Final = 4096  # summands of a score that a program loads at once, at most
-_PROGRAMS: Final = 128  # of a product that fill a GPU
+_PROGRAMS: Final = 128  # of a product, that fill a GPU
+_MANY_PROGRAMS: Final = 512  # that fill it several times
 _RANK: Final = 512  # of a Markov head at most: a program has a token's whole row
 _PARTS: Final = 4096  # programs of a Markov step at most: each of the next one looks through what all of them found
 
@@ -91,8 +92,10 @@ def scores(hidden: int, experts: int) -> Scores | None:
 
 def rounded(summands: int, columns: int) -> Plan | None:
     """Of a matrix in fp8; None for a size that cannot be cut. The fastest by `benchmarks.few_rows` on an H200."""
-    width = 64 if columns // 64 >= _PROGRAMS else 32
-    return _first([Plan(columns=width, summands=step) for step in (512, 256, 128, 64)], columns, summands)
+    programs = columns // 64
+    width = 64 if programs >= _PROGRAMS else 32
+    steps = (256, 512, 128, 64) if programs >= _MANY_PROGRAMS else (512, 256, 128, 64)
+    return _first([Plan(columns=width, summands=step) for step in steps], columns, summands)
 
 
 def markov(words: int, rank: int) -> Markov | None:

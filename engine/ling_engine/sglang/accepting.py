@@ -27,7 +27,7 @@ def ensure(*_: object, **__: object) -> None:
     """In ranks that decode with DSPARK, where it is wanted. Raises BadInput, and PluginMissing where SGLang is another
     one."""
     if hook_variables.accept_in_graph(os.environ) and _WORKER in sys.modules:
-        hooking.place("AFTER", READY, fold)
+        hooking.place(hooking.AFTER, READY, fold)
 
 
 def fold(_: object, worker: Any, *args: object, **kwargs: object) -> None:

@@ -28,6 +28,7 @@ NO_TABLES: Final = moe.Tables()
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _PREFILL: Final = 8192  # tokens of a prompt computed at once
 _GRANULARITY: Final = 2 << 20  # bytes, of the driver's allocations
+_ALIKE: Final = "--enable-deterministic-inference"  # results do not depend on what else is computed
 _SEED: Final = "42"  # SGLang draws one where none is given
 
 
@@ -52,7 +53,7 @@ def command_line(
     """What to call SGLang with; `environ` goes before the recipe's variables. Raises BadInput for wishes that this
     checkpoint or this GPU cannot meet."""
     _check(wishes, shape, family)
-    recipe = recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp)
+    recipe = _recipe(wishes, shape, family)
     load = load_of(wishes, shape, family, environ)
     plan = memory.plan(shape, load)
     weights = set_bytes(shape, roles(wishes.algorithm), wishes.tp, _GRANULARITY)
@@ -77,6 +78,11 @@ def command_line(
     return Arguments(argv=tuple(argv), env=env, plan=plan, weights=weights, draft_tokens=load.draft_tokens)
 
 
+def _recipe(wishes: Wishes, shape: Shape, family: Family) -> recipes.Recipe:
+    alike = _ALIKE in wishes.extra_args
+    return recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp, alike=alike)
+
+
 def roles(algorithm: str) -> tuple[str, ...]:
     """The weight sets of an engine that decodes so, in the order in which SGLang loads them."""
     return {NONE: ("target",), NEXTN: ("target", "nextn"), DSPARK: ("target", "dspark")}[algorithm]
@@ -85,7 +91,7 @@ def roles(algorithm: str) -> tuple[str, ...]:
 def load_of(wishes: Wishes, shape: Shape, family: Family, environ: Mapping[str, str] = NOTHING) -> memory.Load:
     """What the caches are made for."""
     tokens = draft_tokens(wishes, shape)
-    recipe = recipes.recipe(family, wishes.algorithm, shape.quantization, wishes.tp)
+    recipe = _recipe(wishes, shape, family)
     argv = [*recipe.argv, *extras.checked(wishes.extra_args)]
     pages = [argv[at + 1] for at, word in enumerate(argv) if word == "--page-size"]
     if not all(page.isdigit() and int(page) for page in pages):
@@ -99,7 +105,7 @@ def load_of(wishes: Wishes, shape: Shape, family: Family, environ: Mapping[str, 
         page=int(pages[-1]) if pages else 1,
         ring=recipes.replay_ring(tokens) if tokens and "--enable-linear-replayssm-spec" in argv else 0,
         prefill_rows=min(_PREFILL, wishes.context_length),
-        rounded=hook_variables.draft_fp8({**recipe.env, **environ}, wishes.algorithm),
+        rounded=hook_variables.draft_fp8({**recipe.env, **environ}, wishes.algorithm, wishes.tp),
     )
 
 

@@ -22,7 +22,7 @@ from ling_engine.kernels import plans
 from . import few_rows, hook_variables, hooking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ling_engine.kernels.markov import Head
 
@@ -34,6 +34,7 @@ _DSPARK: Final = f"{_HOME}.dspark_worker_v2"
 NEXTN_READY: Final = f"{_EAGLE}.EagleDraftWorker.init_attention_backends"
 DSPARK_READY: Final = f"{_DSPARK}.DSparkWorkerV2.init_attention_backends"
 BLOCK: Final = f"{_HOME}.dspark_draft_sampler.draft_markov_block"
+_MARK: Final = "_ling_draft_fp8"  # of a draft that has been asked already
 CONTEXT: Final = "sglang.srt.models.dspark.DSparkDraftMixin._build_fused_kv_write_bundle"
 
 
@@ -42,11 +43,11 @@ def ensure(*_: object, **__: object) -> None:
     one."""
     parts = hook_variables.draft_fp8(os.environ)
     if parts and _EAGLE in sys.modules:
-        hooking.place("AFTER", NEXTN_READY, for_nextn)
+        hooking.place(hooking.AFTER, NEXTN_READY, for_nextn)
     if parts and _DSPARK in sys.modules:
-        hooking.place("AFTER", DSPARK_READY, for_dspark)
-        hooking.place("AROUND", BLOCK, drafted)
-        hooking.place("AROUND", CONTEXT, written)
+        hooking.place(hooking.AFTER, DSPARK_READY, for_dspark)
+        hooking.place(hooking.AROUND, BLOCK, drafted)
+        hooking.place(hooking.AROUND, CONTEXT, written)
 
 
 def for_nextn(_: object, worker: Any, *args: object, **kwargs: object) -> None:
@@ -59,18 +60,25 @@ def for_nextn(_: object, worker: Any, *args: object, **kwargs: object) -> None:
     if made is not None:
         head.quant_method = made
         torch.cuda.empty_cache()  # graphs are captured next, and their memory is planned
-    _log.info("draft_fp8=%s", "head" if made else "")
+    _told(["head"], ["head"] if made else [])
+
+
+def _told(wanted: Sequence[str], given: Sequence[str]) -> None:
+    level = logging.INFO if list(wanted) == list(given) else logging.WARNING
+    _log.log(level, "draft_fp8=%s wanted=%s", ",".join(given), ",".join(wanted))
 
 
 def for_dspark(_: object, worker: Any, *args: object, **kwargs: object) -> None:
     """Runs after DSPARK_READY: on one rank, each wanted part that is what the kernels are for."""
     model, wanted = worker.draft_model, hook_variables.draft_fp8(os.environ)
-    given = list[str]()
-    if getattr(model.lm_head, "tp_size", 1) == 1 and not isinstance(model.lm_head, DraftHead):
-        makers = {"head": _give_head, "markov": _give_markov, "layers": _give_layers}
-        given = [part for part in wanted if makers[part](model)]
-        torch.cuda.empty_cache()
-    _log.info("draft_fp8=%s", ",".join(given))
+    if getattr(model, _MARK, False):
+        return
+    setattr(model, _MARK, True)
+    makers = {"head": _give_head, "markov": _give_markov, "layers": _give_layers}
+    alone = getattr(model.lm_head, "tp_size", 1) == 1
+    given = [part for part in wanted if alone and makers[part](model)]
+    torch.cuda.empty_cache()
+    _told(wanted, given)
 
 
 def _give_head(model: Any) -> bool:

@@ -30,6 +30,8 @@ KNOWN: Final = {
     "--sampling-backend": True,
     "--moe-runner-backend": True,
     "--fp8-gemm-backend": True,
+    "--bf16-gemm-backend": True,
+    "--scheduler-recv-interval": True,
     "--linear-attn-backend": True,
     "--linear-attn-decode-backend": True,
     "--linear-attn-prefill-backend": True,

@@ -35,7 +35,7 @@ def ensure(*_: object, **__: object) -> None:
     """Puts the wanted parts in place in this rank. Raises PluginMissing where SGLang is another one, and BadInput."""
     parts = hook_variables.few_rows(os.environ)
     for part in parts:
-        hooking.place("AROUND", hook_variables.TARGETS[part], _HOOKS[part])
+        hooking.place(hooking.AROUND, hook_variables.TARGETS[part], _HOOKS[part])
     if parts:
         _log.info("few_rows=%s", ",".join(parts))
 

@@ -35,9 +35,10 @@ def few_rows(environ: Mapping[str, str]) -> tuple[str, ...]:
     return _parts(environ, FEW_ROWS, tuple(TARGETS))
 
 
-def draft_fp8(environ: Mapping[str, str], algorithm: str = DSPARK) -> tuple[str, ...]:
-    """The parts that DRAFT_FP8 names, of a draft of that kind. Raises BadInput for one that it has not."""
-    return _parts(environ, DRAFT_FP8, DRAFTS.get(algorithm, ()))
+def draft_fp8(environ: Mapping[str, str], algorithm: str = DSPARK, tp: int = 1) -> tuple[str, ...]:
+    """The parts that DRAFT_FP8 names, of a draft of that kind: with DSPARK on one rank only. Raises BadInput for one
+    that it has not."""
+    return _parts(environ, DRAFT_FP8, () if algorithm == DSPARK and tp > 1 else DRAFTS.get(algorithm, ()))
 
 
 def accept_in_graph(environ: Mapping[str, str]) -> bool:
@@ -49,7 +50,7 @@ def accept_in_graph(environ: Mapping[str, str]) -> bool:
 
 
 def _parts(environ: Mapping[str, str], variable: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    parts = tuple(part for part in environ.get(variable, "").split(",") if part)
+    parts = tuple(dict.fromkeys(part for part in environ.get(variable, "").split(",") if part))
     if unknown := set(parts) - set(known):
         instead = f"write some of {','.join(known)}" if known else "leave it out"
         raise BadInput(f"{variable}: no part {sorted(unknown)[0]!r}; {instead}")

@@ -27,7 +27,7 @@ def ensure_room(*_: object, **__: object) -> None:
         importlib.import_module(_MODULE)
     except ImportError:
         return
-    hooking.place("AFTER", MADE, widen)
+    hooking.place(hooking.AFTER, MADE, widen)
 
 
 def widen(_: object, backend: Any, *args: object, **kwargs: object) -> None:

@@ -27,8 +27,8 @@ class Recipe:
         return {switch.name: switch.value for switch in self.switches if not switch.is_flag}
 
 
-def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) -> Recipe:
-    """Every switch that applies, `{tp}` filled in."""
+def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1, *, alike: bool = False) -> Recipe:
+    """Every switch that applies, `{tp}` filled in; with `alike` none by which few rows have other results than many."""
     chosen = (
         switch
         for switch in SWITCHES
@@ -37,6 +37,7 @@ def recipe(family: Family, algorithm: str, quantization: str = "", tp: int = 1) 
         and quantization in switch.quantizations
         and tp >= switch.least_tp
         and (not switch.most_tp or tp <= switch.most_tp)
+        and not (alike and switch.by_rows)
     )
     return Recipe(switches=tuple(_filled(switch, tp) for switch in chosen))
 

@@ -27,7 +27,7 @@ _EVERYWHERE: Final = (*_GPUS, Family.CPU)
 class Switch:
     """A flag (`--name`, value "" = a flag without one) or a variable, and where it applies.
 
-    `numerics`: what it does to the results; "" = the same arithmetic.
+    `numerics`: what it does to the results; "" = the same arithmetic. `by_rows`: it does so for few rows alone.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Switch:
     source: str
     verified: str = SOURCE_ONLY
     numerics: str = ""
+    by_rows: bool = False
     gain: tuple[float, float] | None = None
     families: tuple[Family, ...] = _EVERYWHERE
     algorithms: tuple[str, ...] = _ALL
@@ -120,7 +121,7 @@ _LOOP: Final = (
         name="--scheduler-recv-interval",
         value="4",
         source="managers/scheduler_components/recv_skipper.py: requests are looked for in every fourth step, which all "
-        "ranks are told",
+        "ranks are told; one that comes meanwhile waits up to three steps more",
         verified=H200,
         gain=_POLLS_GAIN,
         families=_GPUS,
@@ -142,6 +143,7 @@ _LOOP: Final = (
         families=(Family.HOPPER,),
         quantizations=("",),
         numerics="sums in another order",
+        by_rows=True,
     ),
 )
 _GRAPHS: Final = (
@@ -248,7 +250,7 @@ _FEW_ROWS: Final = {
 def _ours(name: str, value: str, source: str, numerics: str, algorithm: str, gain: tuple[float, float]) -> Switch:
     return Switch(
         name=name, value=value, source=source, verified=H200, numerics=numerics, gain=gain, families=(Family.HOPPER,),
-        algorithms=(algorithm,), quantizations=("",), most_tp=1,
+        algorithms=(algorithm,), quantizations=("",), most_tp=1, by_rows=bool(numerics),
     )  # fmt: skip
 
 

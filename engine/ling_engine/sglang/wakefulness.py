@@ -1,8 +1,9 @@
 """A standby's ranks sleep until a request comes; an active engine's look for requests all the time, as SGLang does.
 
-A rank that slept is woken on whatever core there is, and stays there for the answer: in a virtual machine half of them
-computed 1.2 to 1.4 times as long as the others, where a rank that never slept had all alike (docs/performance.md).
-A standby that looked all the time would take a core from the engine beside it, and two ranks tell each other so.
+A rank that slept is woken on whatever core there is. In a virtual machine five answers of ten then took 1.1 to 1.4
+times as long as the others, where a rank that never slept had all alike: so much was seen (docs/performance.md), and
+this is the likely cause. A standby that looked all the time would take a core from the engine beside it, and two ranks
+would tell each other of every turn.
 """
 
 from __future__ import annotations

@@ -97,6 +97,13 @@ def test_a_switch_that_does_not_run_is_told_and_the_others_go_on(stage: Stage) -
     assert not [row for row in stage.report.rows if row["name"].endswith(": failed")]
 
 
+def test_a_name_that_no_mode_has_is_an_error(stage: Stage) -> None:
+    stage.args.switches = "bf16 router,no such switch"
+    with pytest.raises(Failed, match="no mode has no such switch"):
+        switches.switches(stage)
+    assert Engine.alive == set()
+
+
 def test_only_those_that_are_named_are_started(stage: Stage) -> None:
     stage.args.switches, stage.args.modes = "recipe,bf16 router", "NEXTN"
     switches.switches(stage)

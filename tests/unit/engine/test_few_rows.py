@@ -107,7 +107,29 @@ def test_flash_is_cut_into_whole_programs(columns: int, rows: int) -> None:
     assert plans.scores(2560, 512) is not None
 
 
+@pytest.mark.parametrize(
+    ("columns", "summands", "cut"),
+    [(157184, 2560, (64, 256)), (12288, 2560, (64, 512)), (2560, 6144, (32, 512)), (128, 64, (32, 64))],
+    ids=["head", "wide", "narrow", "tiny"],
+)
+def test_a_rounded_matrix_is_cut_into_enough_programs(columns: int, summands: int, cut: tuple[int, int]) -> None:
+    found = plans.rounded(summands, columns)
+    assert found is not None
+    assert (found.columns, found.summands) == cut
+    assert found.fits(columns, summands)
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "has"),
+    [(157184, 256, True), (1000, 16, True), (157184, 1024, False), (157184, 192, False), (1 << 20, 256, False)],
+    ids=["Flash", "few words", "a high rank", "no power of two", "too many words"],
+)
+def test_a_markov_head_has_a_plan_where_a_program_can_hold_a_row(words: int, rank: int, *, has: bool) -> None:
+    assert (plans.markov(words, rank) is not None) is has
+
+
 def test_sizes_that_cannot_be_cut_have_no_plan() -> None:
+    assert plans.rounded(2560, 24) is None
     assert plans.experts(2560, 24, 1) is None
     assert plans.scores(2560, 10) is None
     assert plans.scores(8192, 512) is None

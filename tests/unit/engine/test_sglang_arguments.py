@@ -131,6 +131,34 @@ def test_our_own_kernels_are_in_the_recipe_that_they_were_measured_in(
     assert hook_variables.accept_in_graph(found.env) is (ACCEPT in has)
 
 
+def test_results_that_do_not_depend_on_other_requests_leave_out_what_is_for_few_rows() -> None:
+    shape, usual = SHAPE, wanted(algorithm=NONE)
+    alike = wanted(algorithm=NONE, extra_args=("--enable-deterministic-inference",))
+    with_gemv, without = (arguments.command_line(one, shape, Family.HOPPER) for one in (usual, alike))
+    assert "--bf16-gemm-backend" in with_gemv.argv
+    assert "--bf16-gemm-backend" not in without.argv
+    assert (ROWS in with_gemv.env, ROWS in without.env) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "algorithm", "tp", "parts"),
+    [("head,head", NEXTN, 2, ("head",)), ("markov,head", DSPARK, 1, ("markov", "head")), ("", NONE, 1, ())],
+    ids=["once", "as it is said", "nothing"],
+)
+def test_parts_of_a_draft(said: str, algorithm: str, tp: int, parts: tuple[str, ...]) -> None:
+    assert hook_variables.draft_fp8({"LING_DRAFT_FP8": said}, algorithm, tp) == parts
+
+
+@pytest.mark.parametrize(
+    ("said", "algorithm", "tp", "instead"),
+    [("markov", NEXTN, 1, "some of head$"), ("head", DSPARK, 2, "leave it out"), ("head", NONE, 1, "leave it out")],
+    ids=["NEXTN", "DSPARK on two ranks", "no draft"],
+)
+def test_a_part_that_a_draft_has_not_is_refused(said: str, algorithm: str, tp: int, instead: str) -> None:
+    with pytest.raises(BadInput, match=f"LING_DRAFT_FP8: no part '{said}'; .*{instead}"):
+        hook_variables.draft_fp8({"LING_DRAFT_FP8": said}, algorithm, tp)
+
+
 def test_every_switch_says_where_it_comes_from_and_no_flag_comes_twice() -> None:
     assert all(switch.source and switch.verified in ("H200", "source-only") for switch in switches.SWITCHES)
     for processor in Family:

@@ -177,4 +177,4 @@ def test_copies_of_what_drafts_read_are_planned(algorithm: str, parts: str, numb
     added = with_copies.plan.private["rounded"] - without.plan.private["rounded"]
     assert added == pytest.approx(numbers, rel=0.003)
     fractions = [float(one.argv[one.argv.index("--mem-fraction-static") + 1]) for one in (with_copies, without)]
-    assert fractions[0] <= fractions[1], "what is made after the pools is no part of them"
+    assert fractions[0] < fractions[1] or not parts, "what is made after the pools is no part of them"

@@ -37,6 +37,7 @@ def test_facts_and_notices_come_before_torch(module: str) -> None:
     [
         ("LING_FEW_ROWS", "expert", "no part 'expert'; write some of scores,"),
         ("LING_ACCEPT_IN_GRAPH", "yes", "write 1, or leave it empty"),
+        ("LING_DRAFT_FP8", "head", "no part 'head'; leave it out"),
     ],
 )
 def test_what_a_hook_cannot_mean_is_refused_before_sglang_is_asked(

@@ -11,7 +11,7 @@ import pytest
 
 from ling_engine.metrics import ServerMetrics
 from ling_engine.runtime import OFF, PREFERRED, REQUIRED, ModelSettings
-from ling_engine.sglang import hosted
+from ling_engine.sglang import hosted, wakefulness
 from ling_engine.sglang.describe import Device
 from ling_engine.sglang.desk import RankDied
 
@@ -159,3 +159,14 @@ async def test_a_dead_ranks_server_waits_for_nobody_whom_the_agent_watches(
     inside._watch = watch = Watch()  # type: ignore[assignment]
     inside.close()
     assert watch.waited == [waits]
+
+
+async def test_a_promotion_is_seen_by_what_was_forked_before() -> None:
+    inside, _ = body(REQUIRED)
+    role = wakefulness._roles[0]
+    assert not role.active
+    inside.promoted()
+    assert role.active
+    another, _ = body(REQUIRED)
+    assert not wakefulness._roles[0].active, "a server's own"
+    another.close()

@@ -203,7 +203,7 @@ def refusals() -> dict[str, list[bool]]:
             draft_fp8.for_dspark(None, SimpleNamespace(draft_model=made))
         found[why] = [
             isinstance(made.lm_head, draft_fp8.DraftHead),
-            made.markov_head.markov_w2.weight.data_ptr() in draft_fp8._heads,
+            hasattr(made.markov_head, draft_fp8._COPY),
             draft_fp8._is_rounded(layer.self_attn.qkv_proj),
         ]
     return found

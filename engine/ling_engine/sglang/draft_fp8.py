@@ -35,6 +35,7 @@ NEXTN_READY: Final = f"{_EAGLE}.EagleDraftWorker.init_attention_backends"
 DSPARK_READY: Final = f"{_DSPARK}.DSparkWorkerV2.init_attention_backends"
 BLOCK: Final = f"{_HOME}.dspark_draft_sampler.draft_markov_block"
 _MARK: Final = "_ling_draft_fp8"  # of a draft that has been asked already
+_COPY: Final = "_ling_fp8"  # of a Markov head, ours in its place
 CONTEXT: Final = "sglang.srt.models.dspark.DSparkDraftMixin._build_fused_kv_write_bundle"
 
 
@@ -120,9 +121,6 @@ def _products(model: Any) -> Iterator[Any]:
         yield from (layer.self_attn.qkv_proj, layer.mlp.gate_up_proj)
 
 
-_heads: dict[int, Head] = {}  # Markov heads by their matrix
-
-
 def _give_markov(model: Any) -> bool:
     head = model.markov_head
     if type(head).__name__ != "VanillaMarkov":
@@ -133,14 +131,14 @@ def _give_markov(model: Any) -> bool:
         return False
     from ling_engine.kernels import fp8, markov
 
-    _heads[matrix.data_ptr()] = markov.Head(rows, *fp8.rounded(matrix), plan)
+    setattr(head, _COPY, markov.Head(rows, *fp8.rounded(matrix), plan))
     return True
 
 
 def drafted(original: Callable[..., Any], **named: Any) -> Any:
     """In the place of draft_markov_block, for one request whose scores are kept: those of sampling too."""
     base, kept, noise = named["base_logits"], named.get("logits_out"), named["noise"]
-    head = _heads.get(named["markov_head"].markov_w2.weight.data_ptr())
+    head: Head | None = getattr(named["markov_head"], _COPY, None)
     if head is None or kept is None or named.get("greedy_draft") or not (_plain(base, base) and _plain(kept, base)):
         return original(**named)
     first = named["anchor_tokens"].long()

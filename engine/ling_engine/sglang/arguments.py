@@ -105,7 +105,7 @@ def load_of(wishes: Wishes, shape: Shape, family: Family, environ: Mapping[str, 
         page=int(pages[-1]) if pages else 1,
         ring=recipes.replay_ring(tokens) if tokens and "--enable-linear-replayssm-spec" in argv else 0,
         prefill_rows=min(_PREFILL, wishes.context_length),
-        rounded=hook_variables.draft_fp8({**recipe.env, **environ}, wishes.algorithm, wishes.tp),
+        draft_fp8=hook_variables.draft_fp8({**recipe.env, **environ}, wishes.algorithm, wishes.tp),
     )
 
 

@@ -2,8 +2,7 @@
 
 The target's weights stay as they are, so tokens do; drafts are guessed with the copies. These are this rank's own
 memory: a byte for each number. A round of NEXTN reads the head once for each draft, of all that it reads the most; one
-of DSPARK reads the head, a layer five times, and its Markov head once for each draft, in kernels of ours
-(`ling_engine/kernels/markov.py`).
+of DSPARK reads the head and its own layers once, and its Markov head once for each draft (`kernels/markov.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _DSPARK: Final = f"{_HOME}.dspark_worker_v2"
 NEXTN_READY: Final = f"{_EAGLE}.EagleDraftWorker.init_attention_backends"
 DSPARK_READY: Final = f"{_DSPARK}.DSparkWorkerV2.init_attention_backends"
 BLOCK: Final = f"{_HOME}.dspark_draft_sampler.draft_markov_block"
+CONTEXT: Final = "sglang.srt.models.dspark.DSparkDraftMixin._build_fused_kv_write_bundle"
 _MARK: Final = "_ling_draft_fp8"  # of a draft that has been asked already
 _COPY: Final = "_ling_fp8"  # of a Markov head, ours in its place
-CONTEXT: Final = "sglang.srt.models.dspark.DSparkDraftMixin._build_fused_kv_write_bundle"
 
 
 def ensure(*_: object, **__: object) -> None:
@@ -139,7 +138,9 @@ def drafted(original: Callable[..., Any], **named: Any) -> Any:
     """In the place of draft_markov_block, for one request whose scores are kept: those of sampling too."""
     base, kept, noise = named["base_logits"], named.get("logits_out"), named["noise"]
     head: Head | None = getattr(named["markov_head"], _COPY, None)
-    if head is None or kept is None or named.get("greedy_draft") or not (_plain(base, base) and _plain(kept, base)):
+    if head is None or kept is None or named.get("greedy_draft") or kept.shape != base.shape:
+        return original(**named)
+    if not (_of_one(base) and _of_one(kept)):
         return original(**named)
     first = named["anchor_tokens"].long()
     tokens = head.drafted(
@@ -149,8 +150,9 @@ def drafted(original: Callable[..., Any], **named: Any) -> Any:
     return tokens[None], kept
 
 
-def _plain(x: Any, like: Any) -> bool:
-    return bool(len(x) == 1 and x.is_contiguous() and x.dtype == torch.bfloat16 and x.shape == like.shape)
+def _of_one(scores: Any) -> bool:
+    """Whether [requests, steps, words] are one request's, as our kernel takes them."""
+    return len(scores) == 1 and bool(scores.is_contiguous()) and bool(scores.dtype == torch.bfloat16)
 
 
 def written(original: Callable[..., Any], model: Any, *args: Any) -> Any:

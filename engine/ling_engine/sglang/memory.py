@@ -62,7 +62,7 @@ class Load:
     page: int  # tokens
     ring: int  # entries of the replay ring a state slot; 0 = none
     prefill_rows: int  # tokens of a prompt computed at once
-    rounded: tuple[str, ...] = ()  # parts of the draft of which there is a copy in fp8 (`hook_variables.DRAFTS`)
+    draft_fp8: tuple[str, ...] = ()  # parts of the draft of which there is a copy in fp8 (`hook_variables.DRAFTS`)
 
 
 def total_tokens(load: Load) -> int:
@@ -95,7 +95,7 @@ def plan(shape: Shape, load: Load) -> MemoryPlan:
             "draft_kv": total_tokens(load) * draft_bytes_a_token(shape, load.algorithm, load.tp),
             "states": state_bytes(shape, load),
             "activations": _activations(shape, load),
-            "rounded": sum(rounded_bytes(shape, part, load.tp) for part in load.rounded),
+            "draft_fp8": sum(fp8_bytes(shape, part, load.tp) for part in load.draft_fp8),
         }
     )
 
@@ -122,9 +122,9 @@ def draft_bytes_a_token(shape: Shape, algorithm: str, tp: int) -> int:
     return 0
 
 
-def rounded_bytes(shape: Shape, part: str, tp: int) -> int:
-    """A draft's matrices in fp8, and a scale in fp32 for each column. Of the layers it is the wide ones, and keys and
-    values twice: SGLang computes those of the target's rows for all layers at once."""
+def fp8_bytes(shape: Shape, part: str, tp: int) -> int:
+    """Of one rank: a draft's matrices in fp8, and a scale in fp32 for each column. Of the layers it is the wide ones,
+    and keys and values twice: SGLang computes those of the target's rows for all layers at once."""
     if part == "head":
         return shape.vocab * (shape.hidden + _FP32) // tp
     draft = shape.draft
@@ -153,7 +153,7 @@ def fraction(weights: int, private: MemoryPlan) -> float:
     there before SGLang looks); with more free memory its token limit decides. Rounded up to thousandths.
     """
     pools = sum(private.private[purpose] for purpose in ("kv", "draft_kv", "states"))
-    later = sum(private.private[purpose] for purpose in ("graphs", "activations", "rounded"))
+    later = sum(private.private[purpose] for purpose in ("graphs", "activations", "draft_fp8"))
     return min(math.ceil((weights + pools) / (weights + pools + later) * 1000) / 1000, 0.99)
 
 

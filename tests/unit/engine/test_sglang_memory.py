@@ -174,7 +174,7 @@ def test_copies_of_what_drafts_read_are_planned(algorithm: str, parts: str, numb
     with_copies, without = (
         arguments.command_line(wanted, shape, Family.HOPPER, environ={"LING_DRAFT_FP8": one}) for one in (parts, "")
     )
-    added = with_copies.plan.private["rounded"] - without.plan.private["rounded"]
+    added = with_copies.plan.private["draft_fp8"] - without.plan.private["draft_fp8"]
     assert added == pytest.approx(numbers, rel=0.003)
     fractions = [float(one.argv[one.argv.index("--mem-fraction-static") + 1]) for one in (with_copies, without)]
     assert fractions[0] < fractions[1] or not parts, "what is made after the pools is no part of them"

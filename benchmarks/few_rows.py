@@ -3,8 +3,8 @@
 Times in CUDA graphs, by rows and part (scores, choice, experts, and all of it), microseconds of one layer; each call
 has other inputs, so that it meets other experts. Then plans of our two kernels of experts are timed, one kernel's with
 the other's best, the likely ones first, as long as there is time. What is further off than rounding is left out.
-KDA's verification by columns of a program, and what drafts read in bf16 and in fp8, come last. Prints a line for each;
-layers go into a JSON file too.
+KDA's verification by columns of a program, products, and a block of DSPARK's drafts come last, for as long again.
+Prints a line for each; layers go into a JSON file too.
 """
 
 from __future__ import annotations
@@ -32,11 +32,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SHARED_MEMORY = 220 << 10  # bytes that a program may use
-MATRICES = {  # columns, summands, rows of a round: what drafts read
-    "head": (157184, 2560, 8), "head, one row": (157184, 2560, 1), "context": (40960, 2560, 9),
-    "qkv, gate and up": (12288, 2560, 8), "attention's output": (2560, 4096, 8), "down": (2560, 6144, 8),
+MATRICES = {  # columns, summands, rows of a round, whether in fp8: what the target verifies by, what drafts read
+    "KDA's input": (20512, 2560, 9, False), "attention's output": (2560, 4096, 9, False),
+    "MLA's queries": (6144, 2560, 9, False),
+    "draft: head": (157184, 2560, 8, True), "draft: head, one row": (157184, 2560, 1, True),
+    "draft: context": (40960, 2560, 9, True), "draft: qkv, gate and up": (12288, 2560, 8, True),
+    "draft: attention's output": (2560, 4096, 8, True), "draft: down": (2560, 6144, 8, True),
 }  # fmt: skip
-CUTS = tuple(itertools.product((64, 32, 16), (512, 256), (4, 8), (3, 4)))  # columns, summands, warps, stages
+PROCESSORS = 132  # of an H200
+# columns, summands, warps, stages; of how many summands programs share a block, or how many programs share all blocks
+CUTS = tuple(itertools.product((32, 64, 16), (256, 128, 512), (4, 2, 8), (4, 3, 6)))
+SHARED = (*((1, programs * PROCESSORS) for programs in range(5)), *((parts, 0) for parts in (2, 4, 8)))
 COLUMNS = (4, 8, 16, 32)  # of a state of KDA for a program; SGLang has 4
 VERIFIED = {"NEXTN": (6, 0), "DSPARK": (9, 32)}  # rows of a round, ring of its replay
 PARTS = ("scores", "choice", "experts", "layer")
@@ -45,9 +51,11 @@ PARTS = ("scores", "choice", "experts", "layer")
 def candidates(plan: Plan, columns: int, summands: int, widths: int) -> Iterator[Plan]:
     """Plans of a kernel whose iteration loads `widths` tiles of weights; the one in use first."""
     yield plan
-    for width, step, warps, stages in itertools.product((32, 64, 16), (128, 256, 64), (4, 2, 8), (4, 3, 5)):
-        one = Plan(columns=width, summands=step, warps=warps, stages=stages)
-        room = (width * widths + 16) * step * 2 * stages
+    shared = (1, 2, 3, 4) if widths == 1 else (1,)  # the way down: programs that share a block of columns
+    cuts = itertools.product((32, 16, 64), (256, 128), (4, 2, 8), (4, 6, 3, 5), shared)
+    for width, step, warps, stages, parts in cuts:
+        one = Plan(columns=width, summands=step, warps=warps, stages=stages, parts=parts)
+        room = (width * widths + 16) * step * 2 * (stages - 1)
         if one != plan and one.fits(columns, summands) and room <= _SHARED_MEMORY:
             yield one
 
@@ -120,8 +128,9 @@ def on_gpu(args: argparse.Namespace) -> None:
         del layer
     for mode, (rows, ring) in VERIFIED.items():
         verified(mode, rows, few_rows_layer.Verify(rows, ring=ring))
-    for name, (columns, summands, rows) in MATRICES.items():
-        rounded(name, rows, few_rows_layer.Product(columns, summands))
+    for name, (columns, summands, rows, rounded) in MATRICES.items():
+        matrix = few_rows_layer.Product(columns, summands, rounded=rounded)
+        multiplied(name, rows, matrix, time.monotonic() + args.seconds / len(MATRICES))
     drafting(few_rows_layer.Markov())
 
 
@@ -131,17 +140,26 @@ def verified(mode: str, rows: int, layer: Any) -> None:
     print(f"KDA verifies {mode}'s {rows} rows: us by columns of a program {took}", flush=True)
 
 
-def rounded(name: str, rows: int, matrix: Any) -> None:
-    """What a draft's matrix takes in bf16, in fp8, and the best ways to cut it."""
+def multiplied(name: str, rows: int, matrix: Any, until: float) -> None:
+    """What a matrix takes by PyTorch in bf16, by our kernel, and the best ways to cut it that there is time for."""
     times = list[tuple[float, str]]()
-    for columns, step, warps, stages in CUTS:
-        one = Plan(columns=columns, summands=step, warps=warps, stages=stages)
-        room = (columns + 2 * 16) * step * stages
-        if one.fits(matrix.columns, matrix.summands) and room <= _SHARED_MEMORY:
-            us = attempt(functools.partial(matrix.time, rows, one))
-            times += [] if us is None else [(round(us, 1), f"{columns} x {step}, {warps} warps, {stages} stages")]
+    for one in ways(matrix.columns, matrix.summands, 1 if matrix.rounded else 2):
+        if time.monotonic() >= until:
+            break
+        us = attempt(functools.partial(matrix.time, rows, one))
+        times += [] if us is None else [(round(us, 1), str(one))]
     took = [matrix.time(rows, one) for one in (None, matrix.plan)]
     print(f"{name}, {rows} rows: {took[0]:.1f} -> {took[1]:.1f} us; the best {sorted(times)[:4]}", flush=True)
+
+
+def ways(columns: int, summands: int, width: int) -> Iterator[Plan]:
+    """To cut a product of numbers of `width` bytes, so that all programs fit on the GPU at once or nearly."""
+    for (shared, programs), (block, step, warps, stages) in itertools.product(SHARED, CUTS):
+        one = Plan(columns=block, summands=step, warps=warps, stages=stages, parts=shared, programs=programs)
+        room = (block * width + 2 * 16) * step * (stages - 1)
+        many = programs or columns // block * shared
+        if one.fits(columns, summands / shared) and many // PROCESSORS <= max(1, _SHARED_MEMORY // room) and many >= 100:
+            yield one
 
 
 def drafting(block: Any) -> None:

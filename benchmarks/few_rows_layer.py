@@ -18,7 +18,7 @@ from sglang.srt.models import dspark
 from sglang.srt.models.bailing_moe_v3 import BailingMoEGate
 from sglang.srt.speculative.dspark_components import dspark_draft
 
-from ling_engine.kernels import fp8, markov, router
+from ling_engine.kernels import fp8, markov, products, router
 from ling_engine.kernels import plans as shipped
 from ling_engine.sglang import few_rows
 
@@ -159,32 +159,33 @@ class Layer:
 
 
 class Product:
-    """A matrix of a draft, in bf16 and rounded."""
+    """A matrix of a step's products: the target's in bf16, or a draft's, `rounded`."""
 
-    def __init__(self, columns: int, summands: int, *, device: str = "cuda") -> None:
+    def __init__(self, columns: int, summands: int, *, rounded: bool, device: str = "cuda") -> None:
         torch.manual_seed(0)
-        self.columns, self.summands, self._device = columns, summands, device
+        self.columns, self.summands, self.rounded, self._device = columns, summands, rounded, device
         self._weights = [
             torch.empty((columns, summands), device=device, dtype=torch.bfloat16).normal_(std=0.02)
             for _ in range(1 if device == "cpu" else max(1, _BEYOND_CACHE // (columns * summands)))
         ]
-        self._small = [fp8.rounded(one) for one in self._weights]
+        self._ours = [products.Matrix(*fp8.rounded(one)) if rounded else products.Matrix(one) for one in self._weights]
 
     @property
     def plan(self) -> Plan | None:
-        return shipped.rounded(self.summands, self.columns)
+        """That which is shipped."""
+        return (shipped.rounded if self.rounded else shipped.product)(self.summands, self.columns)
 
     def time(self, rows: int, plan: Plan | None) -> float:
-        """Microseconds in a CUDA graph; None: in bf16, as SGLang computes them."""
+        """Microseconds in a CUDA graph; None: as PyTorch multiplies in bf16."""
         x = torch.randn(rows, self.summands, device=self._device, dtype=torch.bfloat16)
 
         def run() -> None:
             for at in range(SETS):
-                weight, small = (one[at % len(self._weights)] for one in (self._weights, self._small))
+                weight, ours = (one[at % len(self._weights)] for one in (self._weights, self._ours))
                 if plan is None:
                     torch.matmul(x, weight.T)
                 else:
-                    fp8.product(x, *small, plan=plan, pdl=few_rows.pdl())
+                    ours.product(x, plan=plan, pdl=few_rows.pdl())
 
         return timed(run, self._device)
 

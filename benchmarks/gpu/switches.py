@@ -216,7 +216,8 @@ def active_bytes(shape: Shape) -> int:
 
 
 def profile(stage: Stage) -> None:
-    """One decode step of our call of each mode, by kind of kernel: a row, a table in the JSON, an SVG."""
+    """One decode step of our call of each mode, by kind of kernel: a row, a table in the JSON, an SVG; and its kernels
+    in their order as text."""
     stage.drop_stock()
     stage.drop_ours()
     for mode in stage.modes:
@@ -258,6 +259,8 @@ def profiled(stage: Stage, mode: str, engine: Stock) -> None:
         f"{mode} a step of {step:.0f} us, us by kind of kernel", said,
         parts=[[p.kind, p.us, p.kernels] for p in found], longest=longest,
     )  # fmt: skip
+    lines = [f"{begin:9.1f} {us:7.1f} {name}" for begin, us, name in trace.order(events, _STEPS)]
+    (stage.lab.out / f"order-{mode}.txt".lower()).write_text("\n".join(lines) + "\n")
     title = f"One decode step, {mode}: {step:.0f} us"
     (stage.lab.out / f"step-{mode}.svg".lower()).write_text(trace.picture(title, found))
     for file in traces():

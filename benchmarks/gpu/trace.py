@@ -78,6 +78,14 @@ def longest(events: Iterable[dict[str, Any]], steps: int, count: int = 12) -> li
     return [(name[:120], sum(each) / steps, len(each) / steps) for name, each in ordered]
 
 
+def order(events: Iterable[dict[str, Any]], steps: int) -> list[tuple[float, float, str]]:
+    """(us since the step's first kernel, us, name) of the kernels of a step in the middle, as they began."""
+    ran = kernels(events)
+    each = len(ran) // steps if steps else 0
+    chosen = ran[each * (steps // 2) :][:each]
+    return [(begin - chosen[0][0], end - begin, name[:120]) for begin, end, name in chosen]
+
+
 _WIDTH, _ROW, _LEFT = 720, 26, 190
 
 

@@ -82,7 +82,7 @@ def test_a_layer_is_what_its_definition_says(
 
 @pytest.mark.parametrize("count", [1, 6, 9])
 def test_a_graph_gives_the_same_bits_every_time(weights: dict[str, torch.Tensor], pdl: bool, count: int) -> None:
-    """Whoever comes last sums: in the order of the slots, whoever it is."""
+    """Whoever comes last sums in one order."""
     run = layer(weights, pdl)
     x = rows(count)
     wanted = [one.clone() for one in run(x)]
@@ -117,6 +117,29 @@ def test_more_columns_a_program_verify_to_the_same_bits(count: int, ring: int) -
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_a_replay_by_more_programs_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten layers of Flash's states, of which a request has five rows confirmed."""
+    replays = pytest.importorskip("sglang.kernels.ops.attention.linear.kda_replayssm_spec_decode")
+    from ling_engine.sglang import few_rows
+
+    monkeypatch.setattr(replays, "kda_replayssm_exact_fold_kernel", replays.kda_replayssm_exact_fold_kernel)
+
+    def replayed(call: Callable[..., None]) -> torch.Tensor:
+        torch.manual_seed(0)
+        make = lambda *size: torch.randn(10, 3, 32, *size, device="cuda")  # noqa: E731
+        states = make(128, 128)
+        v, k, decay, share = make(32, 128).bfloat16(), make(32, 128).bfloat16(), -make(32, 128).abs(), make(32).abs()
+        slots, rows = (torch.tensor([one], dtype=torch.int32, device="cuda") for one in (2, 5))
+        call(states, v, k, decay, share, slots, rows, max_cache_len=32, num_k_heads=32, null_block_id=-1)
+        return states
+
+    call = replays.commit_kda_replayssm_spec_all_layers
+    wanted = replayed(call)
+    found = replayed(lambda *args, **named: few_rows.replayed(call, *args, **named))
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, replayed(lambda *_, **__: None))
+
+
 def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor], pdl: bool) -> None:
     from ling_engine.kernels.experts import Experts
 
@@ -129,25 +152,33 @@ def test_the_result_may_be_where_the_rows_were(weights: dict[str, torch.Tensor],
     assert torch.equal(given, wanted)
 
 
-@pytest.mark.parametrize("count", [1, 9])
-@pytest.mark.parametrize(
+SIZES = pytest.mark.parametrize(
     ("columns", "summands"),
-    [(157184, HIDDEN), (12288, HIDDEN), (HIDDEN, 6144), (40960, HIDDEN)],
-    ids=["head", "qkv", "down", "context"],
+    [(157184, HIDDEN), (20512, HIDDEN), (12288, HIDDEN), (HIDDEN, 6144), (HIDDEN, 4096), (40960, HIDDEN)],
+    ids=["head", "KDA", "qkv", "down", "attention's output", "context"],
 )
-def test_a_rounded_matrix_gives_the_product_of_its_rounded_numbers(
-    pdl: bool, columns: int, summands: int, count: int
-) -> None:
-    from ling_engine.kernels import fp8
+
+
+@SIZES
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("rounded", [False, True], ids=["bf16", "fp8"])
+def test_a_product_is_that_of_its_numbers(pdl: bool, rounded: bool, columns: int, summands: int, count: int) -> None:
+    from ling_engine.kernels import fp8, products
 
     torch.manual_seed(0)
-    small, scales = fp8.rounded(torch.randn(columns, summands, device="cuda").bfloat16())
-    plan, x = plans.rounded(summands, columns), torch.randn(count, summands, device="cuda").bfloat16()
+    weight = torch.randn(columns, summands, device="cuda").bfloat16()
+    small, scales = fp8.rounded(weight)
+    plan = plans.rounded(summands, columns) if rounded else plans.product(summands, columns)
     assert plan is not None
-    found = fp8.product(x, small, scales, plan=plan, pdl=pdl)
+    matrix = products.Matrix(small, scales) if rounded else products.Matrix(weight)
     picked = torch.randint(columns, (2000,), device="cuda")
-    exact = x.double() @ (small[picked].double() * scales[picked, None].double()).T
-    assert (found[:, picked] - exact).abs().max() < 5e-3 * exact.abs().max()  # bf16
+    exact = small[picked].double() * scales[picked, None].double() if rounded else weight[picked].double()
+    for _ in range(2):  # counters are as they were
+        x = torch.randn(count, summands, device="cuda").bfloat16()
+        found = matrix.product(x, plan=plan, pdl=pdl)
+        wanted = x.double() @ exact.T
+        assert (found[:, picked] - wanted).abs().max() < 5e-3 * wanted.abs().max()  # bf16
+    assert torch.equal(matrix.product(x, plan=plan, pdl=pdl), found), "whoever came last"
 
 
 def drafted(weights: Any, pdl: bool, temperature: float, round_: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ told = told_by("tests.support.sglang_accepting")
     "what",
     [
         "tokens", "confirmed", "lengths", "bonus", "counted", "next round's lengths", "next round's tokens",
-        "executor has it",
+        "executor has it", "written for requests that sample", "written", "committed behind the graph",
     ],
 )  # fmt: skip
 def test_the_graph_accepts_as_it_should(told: dict[str, Any], what: str) -> None:
@@ -26,7 +26,7 @@ def test_the_graph_accepts_as_it_should(told: dict[str, Any], what: str) -> None
     "why",
     [
         "SGLang's own", "no overlap", "ragged", "no graphs", "no draft here", "stages", "data-parallel attention",
-        "a cache that the graph would write",
+        "another kind of draft", "a prefix cache", "translated slots",
     ],
 )  # fmt: skip
 def test_where_it_does_not_fit_nothing_is_changed(told: dict[str, Any], why: str) -> None:

@@ -76,6 +76,17 @@ def test_a_round_is_verified_with_the_same_bits_by_more_columns_a_program(told: 
     assert told["verification"][kept]
 
 
+def test_what_a_draft_keeps_of_the_targets_rows_has_sglangs_bits(told: dict[str, Any]) -> None:
+    assert len(told["context"]) == 8
+    assert all(told["context"].values()), told["context"]
+
+
+def test_a_replay_is_launched_with_more_programs_of_fewer_columns(told: dict[str, Any]) -> None:
+    usual, first, again = told["launched"]
+    assert usual == [[2, 1, 6], 32, usual[2]]
+    assert first == again == [[8, 1, 6], 8, usual[2]]
+
+
 def test_another_release_of_sglang_is_found(told: dict[str, Any]) -> None:
     assert "could not be hooked" in told["another release"]
 

@@ -27,15 +27,21 @@ LENGTHS = [100, 7, 4000]
 
 def worker(**changed: Any) -> Any:
     pool = SimpleNamespace(req_to_token=torch.zeros(16, 8, dtype=torch.int32))
+    plain = SimpleNamespace(full_v2p_table=None)
+    kept: list[dict[str, Any]] = []
+    caches = SimpleNamespace(update_mamba_state_after_mtp_verify=lambda **named: kept.append(named))
     values = {
         "_hosts_draft": True, "_verify_epilogue": None, "_verify_planner": SimpleNamespace(mode_value="static"),
         "_decode_graph_allowed": True, "verify_num_draft_tokens": ROWS, "device": "cpu",
         "_tp_sync": SimpleNamespace(enabled=lambda _: False, sync=lambda *_: None), "_simulated_correct_len": None,
-        "draft_model": None, "_block_pos_offsets": torch.arange(ROWS), "_kv_injector": None,
-        "draft_model_runner": SimpleNamespace(token_to_kv_pool=object()),
-        "model_runner": SimpleNamespace(capture_tail_hooks=[], req_to_token_pool=pool),
-        "_verify_executor": SimpleNamespace(verify_epilogue=None),
-        "server_args": SimpleNamespace(disable_overlap_schedule=False),
+        "draft_model": None, "_block_pos_offsets": torch.arange(ROWS),
+        "_kv_injector": SimpleNamespace(swa_ring_size=None, inject_target_hidden=lambda **named: kept.append(named)),
+        "draft_model_runner": SimpleNamespace(token_to_kv_pool=object(), kv_index_translator=plain),
+        "model_runner": SimpleNamespace(
+            capture_tail_hooks=[], req_to_token_pool=pool, kv_index_translator=plain, attn_backend=caches, model=None
+        ),
+        "_verify_executor": SimpleNamespace(verify_epilogue=None), "_need_mamba_verify_commit": True, "kept": kept,
+        "server_args": SimpleNamespace(disable_overlap_schedule=False, disable_radix_cache=True),
     }  # fmt: skip
     return SimpleNamespace(**(values | changed))
 
@@ -76,6 +82,9 @@ def accepted() -> dict[str, Any]:
     runner = SimpleNamespace(model_runner=SimpleNamespace(is_draft_worker=False), ragged_verify_mode=False)
     out = LogitsProcessorOutput(next_token_logits=logits, hidden_states=torch.zeros(1))
     epilogue = one._verify_epilogue
+    epilogue.begin_static_step(REQUESTS, False)
+    hook(runner, out, batch, REQUESTS * ROWS)
+    sampled = written(one)
     epilogue.begin_static_step(REQUESTS, True)
     hook(runner, out, batch, REQUESTS * ROWS)
     said = epilogue.read_accept(REQUESTS)
@@ -91,12 +100,36 @@ def accepted() -> dict[str, Any]:
         "next round's lengths": [relay.new_seq_lens[1 : REQUESTS + 1].tolist(), said.new_seq_lens.tolist()],
         "next round's tokens": [relay.output_tokens[1 : REQUESTS + 1].tolist(), said.bonus.tolist()],
         "executor has it": [one._verify_executor.verify_epilogue is epilogue, True],
+        "written for requests that sample": [sampled, {"cache": [0] * REQUESTS, "states": [-1] * REQUESTS}],
+        "written": [written(one), {"cache": [count + 1 for count in right], "states": right}],
+        "committed behind the graph": [behind(one), [False, True]],
     }
+
+
+def written(one: Any) -> dict[str, list[int]]:
+    """Rows of each request that the draft's cache gets, and the last row that KDA's states get, since the last call."""
+    cache, states = one.kept
+    one.kept.clear()
+    return {"cache": cache["commit_lens"].tolist(), "states": states["last_correct_step_indices"].tolist()}
+
+
+def behind(one: Any) -> list[bool]:
+    """Whether states are committed by SGLang's own call, of a round that a graph accepted and of one that none did."""
+    called: list[Any] = []
+    found = []
+    one._verify_epilogue.note_static_verify(REQUESTS)
+    for _ in range(2):
+        accepting.committed(lambda *_, **named: called.append(named), one, batch=None)
+        found.append(bool(called))
+    return found
 
 
 def left_alone() -> dict[str, bool]:
     """By reason, whether nothing was changed."""
     mine, ragged = object(), SimpleNamespace(mode_value="compact")
+    moved = SimpleNamespace(
+        token_to_kv_pool=object(), kv_index_translator=SimpleNamespace(full_v2p_table=torch.zeros(1))
+    )
     writes = SimpleNamespace(token_to_kv_pool=SimpleNamespace(set_swa_key_buffer_radix_fused_norm_rope=None))
     cases: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "SGLang's own": ({"_verify_epilogue": mine}, {}),
@@ -106,7 +139,9 @@ def left_alone() -> dict[str, bool]:
         "stages": ({}, {"pp_size": 2}),
         "data-parallel attention": ({}, {"attn_dp_enabled": True}),
         "no overlap": ({"server_args": SimpleNamespace(disable_overlap_schedule=True)}, {}),
-        "a cache that the graph would write": ({"draft_model_runner": writes}, {}),
+        "another kind of draft": ({"draft_model_runner": writes}, {}),
+        "a prefix cache": ({"server_args": SimpleNamespace(disable_overlap_schedule=False, disable_radix_cache=False)}, {}),
+        "translated slots": ({"draft_model_runner": moved}, {}),
     }
     found = {}
     for name, (changed, parallel) in cases.items():

@@ -70,7 +70,7 @@ def scores() -> dict[str, Any]:
         "another": not torch.equal(found, before),
         "many": torch.equal(asked(worker, many), asked(plain, many)),
         "kept": torch.equal(weight, kept), "once": worker.draft_runner.model.lm_head.quant_method is first,
-        "bytes": [first._small.numel() * first._small.element_size(), WORDS * HIDDEN],
+        "bytes": [first._matrix.weight.numel() * first._matrix.weight.element_size(), WORDS * HIDDEN],
     }  # fmt: skip
 
 
@@ -110,6 +110,7 @@ def model() -> Any:
         markov.markov_w2.weight.copy_(random(WORDS, RANK))
     found = torch.nn.Module()
     found.lm_head, found.markov_head, found.layers = head, markov, [layer]
+    found.fc = torch.nn.Linear(2 * HIDDEN, HIDDEN, bias=False).bfloat16()
     return found
 
 
@@ -160,10 +161,10 @@ def blocks() -> dict[str, Any]:
 
 def layers() -> dict[str, Any]:
     made, plain = given(ALL), given({})
-    few, many = random(8, HIDDEN), random(17, HIDDEN)
-    pairs = list(zip(draft_fp8._products(made), draft_fp8._products(plain), strict=True))
-    found = [a.quant_method.apply(a, few[:, : a.weight.shape[1]].contiguous()) for a, _ in pairs]
-    exact = [few[:, : b.weight.shape[1]] @ b.weight.T for _, b in pairs]
+    few, many, wide = random(8, HIDDEN), random(17, HIDDEN), random(8, 2 * HIDDEN)
+    (mine, its), *pairs = list(zip(draft_fp8._products(made), draft_fp8._products(plain), strict=True))
+    found = [a.quant_method.apply(a, wide[:, : a.weight.shape[1]].contiguous()) for a, _ in pairs] + [mine(wide)]
+    exact = [wide[:, : b.weight.shape[1]] @ b.weight.T for _, b in pairs] + [its(wide)]
     qkv, attention = made.layers[0].self_attn.qkv_proj, made.layers[0].self_attn
     bundle = dspark.FusedKvWriteBundle(
         project=lambda x: x @ qkv.weight[HEADS:].T, meta=few, k_norm_weights=few, cos_sin=few, eps=1.0, num_layers=1,

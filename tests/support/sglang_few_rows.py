@@ -1,6 +1,7 @@
 """Our kernels of few rows beside SGLang's own functions, interpreted. `MODEL RESULT`: a checkpoint, a file for JSON."""
 
 import functools
+import itertools
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from benchmarks import few_rows as bench
 from benchmarks import few_rows_layer, moe_kernel, moe_plan
 from sglang.kernels.ops.attention.linear import fused_kda_conv_recurrent_verify as verify
 from sglang.kernels.ops.attention.linear import fused_sigmoid_gating_recurrent as kda
+from sglang.kernels.ops.attention.linear import kda_replayssm_spec_decode as replays
+from sglang.kernels.ops.speculative.dspark import fused_kv_write
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
 from sglang.srt.plugins import load_plugins
 from tests.support.experts import chosen
@@ -134,10 +137,59 @@ def verification() -> dict[str, bool]:
     return found | {"columns": verify.KDA_VERIFY_BLOCK_V == plans.VERIFIED_COLUMNS != 4}
 
 
+def context() -> dict[str, bool]:
+    """By case, whether what a draft keeps of the target's rows has SGLang's bits; rows that are left out among them."""
+    found = {}
+    rows, layers, heads, width = 9, 2, 4, 32
+    for halves, turned, counted in itertools.product((True, False), (None, 16), (True, False)):
+        torch.manual_seed(0)
+        kv, norms = torch.randn(rows, layers * 2 * heads * width).bfloat16(), torch.rand(layers, width).bfloat16()
+        turns, places = torch.randn(64, turned or width), torch.randperm(20)[:rows]
+        places[2] = -1
+        confirmed = torch.tensor([4], dtype=torch.int32) if counted else None
+        kept = []
+        for write in (fused_kv_write.fused_kv_norm_rope_write, functools.partial(few_rows.kept, _never)):
+            caches = torch.zeros(layers, 2, 20, heads * width).bfloat16()
+            table = [[*(one.data_ptr() for one in layer), *(one.stride(0) for one in layer)] for layer in caches]
+            write(
+                kv, torch.tensor(table), norms, turns, torch.arange(rows) + 5, places, layers, heads * width, width,
+                1e-6, commit_lens=confirmed, locs_row_width=rows if counted else None, is_neox_style=halves,
+                rotary_dim=turned,
+            )  # fmt: skip
+            kept.append(caches)
+        some = int((kept[0] != 0).any(-1).sum())
+        found[f"halves={halves} turned={turned} counted={counted}"] = torch.equal(*kept) and some == 4 * (
+            3 if counted else 8
+        )
+    return found
+
+
+def _never(*_: Any, **__: Any) -> None:
+    raise RuntimeError("our kernel was left out")
+
+
+def replay() -> dict[str, Any]:
+    """How a replay's kernel is launched with our hook, by how it was before."""
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *args, **named: launched.append([list(grid), named["BV"], len(args)])
+
+    with mock.patch.object(replays, "kda_replayssm_exact_fold_kernel", Kernel()):
+        make = functools.partial(torch.zeros, 3, 4, 2)
+        given = (make(64, 32), make(16, 64), make(16, 32), make(16, 32), make(16))
+        for through in (False, True, True):  # once is enough
+            call = replays.commit_kda_replayssm_spec_all_layers
+            call = functools.partial(few_rows.replayed, call) if through else call
+            call(*given, torch.tensor([2]), torch.tensor([5]), max_cache_len=16, num_k_heads=2)
+    return {"launched": launched}
+
+
 def benchmark() -> dict[str, Any]:
     """What the benchmark tells of a layer when it has time for one plan alone, of a matrix and of DSPARK's drafts."""
     found = bench.of(layer(), 2, time.monotonic())
-    matrix = few_rows_layer.Product(256, 64, device="cpu")
+    matrix = few_rows_layer.Product(256, 64, rounded=True, device="cpu")
     drafts = few_rows_layer.Markov(words=300, rank=16, steps=2, device="cpu")
     line = bench.line({"case": TINY, "rows": 2, **found})
     return {
@@ -200,6 +252,7 @@ def main(argv: Sequence[str]) -> int:
     moe_kernel.boot(model, "--dtype", "float32", device="cpu")
     told: dict[str, Any] = {"choices": choices(), "left out": left_out(), "recurrence": recurrence()}
     told["verification"] = verification()
+    told |= {"context": context(), **replay()}
     with (
         mock.patch.object(fused_moe, "moe_align_block_size", aligned),
         mock.patch.object(fused_moe, "outplace_fused_experts", plainly),

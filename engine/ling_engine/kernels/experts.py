@@ -1,10 +1,11 @@
 """The experts of one layer for the few rows of a decoding step, in two kernels. Triton; needs no SGLang.
 
 A step of one request meets an expert with one row, or with some of the rows of a round of drafts: reading weights is
-what takes time, and what is launched around it. So nothing is sorted: a program is of one pair of a row and its expert
-and of a block of columns; of the pairs that share an expert the first row's does the work for all of them, the others
-end at once. The kernel of the way down also sums: whoever comes last to a block of columns adds up what the others
-left, in the order of the slots, so that results do not depend on who came when.
+what takes time, and what is launched around it. So nothing is sorted. On the way up a program is of one pair of a row
+and its expert and of a block of columns; of the pairs that share an expert the first row's does the work for all of
+them, the others end at once. It also lists the experts that the step met, by number. On the way down a program has a
+block of columns, goes through (a part of) that list as one stream of weights, and sums in registers; of several that
+share a block, whoever comes last adds up, in their order. So results do not depend on who came when.
 
 Rounding is SGLang's: each product to bf16, silu(gate) * up to bf16, weighted rows to bf16, their sum in fp32.
 """
@@ -17,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .products import cut, gathered
 from . import early
 from .plans import ROWS, SLOTS
 
@@ -42,19 +44,41 @@ def _rows_of(ids_ptr, pair, rows, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS:
 
 
 @triton.jit
-def experts_up(
-    x_ptr, w_ptr, ids_ptr, h_ptr, rows, limit,
-    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, LIMITED: tl.constexpr, EARLY: tl.constexpr,
+def _list(
+    ids_ptr, met_ptr, expert, meets, pairs, rows,
+    SLOTS: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
-    """h[pair, column] = silu(x gate) * (x up), in bf16."""
+    """Puts an expert in its place among those of the step. `met`: numbers of experts [PAIRS], of each the pairs by row
+    [PAIRS, ROWS] with -1 for none, and how many experts there are."""
+    at = tl.arange(0, PAIRS)
+    ids = tl.load(ids_ptr + at, mask=at < rows * SLOTS, other=-1, cache_modifier=".cg")
+    number = tl.arange(0, EXPERTS) - 1
+    there = (tl.histogram(ids + 1, EXPERTS) > 0) & (number >= 0)
+    place = tl.sum((there & (number < expert)).to(tl.int32), axis=0)
+    tl.store(met_ptr + place, expert.to(tl.int32))
+    tl.store(met_ptr + PAIRS + place * ROWS + tl.arange(0, ROWS), tl.where(meets, pairs, -1))
+    tl.store(met_ptr + PAIRS * (1 + ROWS), tl.sum(there.to(tl.int32), axis=0))
+
+
+@triton.jit
+def experts_up(
+    x_ptr, w_ptr, ids_ptr, h_ptr, met_ptr, rows, limit,
+    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    EXPERTS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, LIMITED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """h[pair, column] = silu(x gate) * (x up), in bf16; and `met`, as `_list` says."""
     blocks: tl.constexpr = COLUMNS // BLOCK
     pair = tl.program_id(0) // blocks
-    column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    block = tl.program_id(0) % blocks
+    column = block * BLOCK + tl.arange(0, BLOCK)
     if EARLY:
         early.wait()
-    expert, meets, pairs, mine, _ = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
+    expert, meets, pairs, mine, real = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
+    if (real == 0) & (tl.program_id(0) == 0):
+        tl.store(met_ptr + ROWS * WIDE * (1 + ROWS), 0)
     if mine:
+        if block == 0:
+            _list(ids_ptr, met_ptr, expert, meets, pairs, rows, SLOTS, ROWS, ROWS * WIDE, EXPERTS)
         row = tl.arange(0, ROWS)
         k = tl.arange(0, STEP)
         x = x_ptr + row[:, None] * HIDDEN + k[None, :]
@@ -78,45 +102,38 @@ def experts_up(
 
 @triton.jit
 def experts_down(
-    h_ptr, w_ptr, ids_ptr, weights_ptr, part_ptr, out_ptr, come_ptr, rows, scale,
-    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, EARLY: tl.constexpr,
+    h_ptr, w_ptr, met_ptr, weights_ptr, part_ptr, out_ptr, come_ptr, rows, scale,
+    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """part[pair, d] = weight * (h down), in bf16; the last program of a block of d: out[row, d] = scale * their sum."""
-    blocks: tl.constexpr = HIDDEN // BLOCK
-    pair = tl.program_id(0) // blocks
-    block = tl.program_id(0) % blocks
+    """out[row, d] = scale * the sum of weight * (h down), each in bf16, over the experts that the row meets."""
+    block = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
     column = block * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, ROWS)
+    k = tl.arange(0, STEP)
     kind = out_ptr.dtype.element_ty
-    # The experts were chosen before the kernel in front of this one began: `experts_up` waited for that.
-    expert, meets, pairs, mine, real = _rows_of(ids_ptr, pair, rows, SLOTS, WIDE, ROWS)
-    last = (real == 0) & (pair == 0)  # of rows without experts, which have a result too
     if EARLY:
         early.wait()
-    if mine:
-        k = tl.arange(0, STEP)
-        h = h_ptr + pairs[:, None] * COLUMNS + k[None, :]
-        w = w_ptr + expert * (HIDDEN * COLUMNS) + column[None, :] * COLUMNS + k[:, None]
-        total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-        for at in range(0, COLUMNS, STEP):
-            total = tl.dot(tl.load(h + at, mask=meets[:, None], other=0.0), tl.load(w + at), total)
+    count = tl.load(met_ptr + PAIRS * (1 + ROWS))
+    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    for place in tl.range(count * part // PARTS, count * (part + 1) // PARTS, flatten=True):
+        expert = tl.load(met_ptr + place).to(tl.int64)
+        pairs = tl.load(met_ptr + PAIRS + place * ROWS + row)
+        meets = pairs >= 0
         weight = tl.load(weights_ptr + pairs, mask=meets, other=0.0)
-        place = part_ptr + pairs[:, None] * HIDDEN + column[None, :]
-        tl.store(place, (total * weight[:, None]).to(kind), mask=meets[:, None], cache_modifier=".cg")
-        tl.debug_barrier()  # all of this program's parts are written before it says how many
-        done = tl.sum(meets.to(tl.int32), axis=0)
-        last = tl.atomic_add(come_ptr + block, done, sem="acq_rel") + done == real
-    if last:
-        tl.store(come_ptr + block, 0)  # for the next step
-        total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-        for slot in range(SLOTS):
-            at = row * SLOTS + slot
-            chosen = (row < rows) & (tl.load(ids_ptr + at, mask=row < rows, other=-1) >= 0)
-            place = part_ptr + at[:, None] * HIDDEN + column[None, :]
-            total += tl.load(place, mask=chosen[:, None], other=0.0, cache_modifier=".cg").to(tl.float32)
-        place = out_ptr + row[:, None] * HIDDEN + column[None, :]
-        tl.store(place, (total * scale).to(kind), mask=(row < rows)[:, None])
+        w = w_ptr + expert * (HIDDEN * COLUMNS) + column[None, :] * COLUMNS + k[:, None]
+        one = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+        for at in range(0, COLUMNS, STEP):
+            h = tl.load(h_ptr + pairs[:, None] * COLUMNS + at + k[None, :], mask=meets[:, None], other=0.0)
+            one = tl.dot(h, tl.load(w + at), one)
+        total += (one * weight[:, None]).to(kind).to(tl.float32)
+    tile = row[:, None] * HIDDEN + column[None, :]
+    inside = (row < rows)[:, None]
+    if PARTS > 1:
+        total, last = gathered(total, part_ptr, come_ptr + block, tile, inside, part, ROWS * HIDDEN, PARTS)
+        inside = inside & last
+    tl.store(out_ptr + tile, (total * scale).to(kind), mask=inside)
 
 
 class Experts:
@@ -137,27 +154,21 @@ class Experts:
     ) -> torch.Tensor:  # fmt: skip
         """`x`, `out` [rows, hidden], `weights` fp32 and `ids` int32 [rows, slots], all contiguous; no row has an expert
         twice, and an id below 0 is none. `out` may be `x`. `pdl`: programs are launched before the kernel in front of
-        them has ended, and wait for it; `ids` are written by the kernel in front of these two, or before it.
-        Returns `out`."""
+        them has ended, and wait for it. Returns `out`."""
         rows, slots = ids.shape
-        pairs = rows * slots
-        h = torch.empty((pairs, self.columns), dtype=x.dtype, device=x.device)
-        part = torch.empty((pairs, self.hidden), dtype=x.dtype, device=x.device)
-        sizes = {"HIDDEN": self.hidden, "COLUMNS": self.columns, "SLOTS": slots, "WIDE": SLOTS, "ROWS": ROWS}
+        pairs, device = rows * slots, x.device
         up, down = plans
+        h = torch.empty((pairs, self.columns), dtype=x.dtype, device=device)
+        met = torch.empty(ROWS * SLOTS * (1 + ROWS) + 1, dtype=torch.int32, device=device)
+        part = torch.empty((down.parts, ROWS, self.hidden), device=device) if down.parts > 1 else None
+        sizes = {"HIDDEN": self.hidden, "COLUMNS": self.columns, "ROWS": ROWS}
         experts_up[(pairs * (self.columns // up.columns),)](
-            x, self.up, ids, h, rows, self.limit or 0.0,
-            **sizes, LIMITED=self.limit is not None, **cut(up, pdl=pdl),
+            x, self.up, ids, h, met, rows, self.limit or 0.0, SLOTS=slots, WIDE=SLOTS,
+            EXPERTS=triton.next_power_of_2(len(self.up) + 1), LIMITED=self.limit is not None,
+            **sizes, **cut(up, pdl=pdl),
         )  # fmt: skip
-        experts_down[(pairs * (self.hidden // down.columns),)](
-            h, self.down, ids, weights, part, out, self._come, rows, scale, **sizes, **cut(down, pdl=pdl)
-        )
+        experts_down[(self.hidden // down.columns * down.parts,)](
+            h, self.down, met, weights, part, out, self._come, rows, scale, PAIRS=ROWS * SLOTS, PARTS=down.parts,
+            **sizes, **cut(down, pdl=pdl),
+        )  # fmt: skip
         return out
-
-
-def cut(plan: Plan, *, pdl: bool) -> dict[str, Any]:
-    """As Triton wants it."""
-    return {
-        "BLOCK": plan.columns, "STEP": plan.summands, "num_warps": plan.warps, "num_stages": plan.stages,
-        **early.launched(pdl),
-    }  # fmt: skip

@@ -8,24 +8,33 @@ from typing import Final
 ROWS: Final = 16  # of a step at most: what a product of tensor cores takes at once
 SLOTS: Final = 16  # experts of a row at most
 VERIFIED_COLUMNS: Final = 16  # of a state of KDA for a program, where drafts are verified
+REPLAYED_COLUMNS: Final = 8  # the same, where those that are confirmed are replayed
 _AT_ONCE: Final = 4096  # summands of a score that a program loads at once, at most
-_PROGRAMS: Final = 128  # of a product, that fill a GPU
-_MANY_PROGRAMS: Final = 512  # that fill it several times
+_PROCESSORS: Final = 132  # of an H200
+_SMALL: Final = 2048  # columns: fewer are read faster by a library
+_VAST: Final = 131072  # columns, as of a head
 _RANK: Final = 512  # of a Markov head at most: a program has a token's whole row
 _PARTS: Final = 4096  # programs of a Markov step at most: each of the next one looks through what all of them found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Columns of a program, summands of an iteration, warps, stages of loads."""
+    """Columns of a program at a time, summands of an iteration, warps, stages of loads.
+
+    `parts`: programs that share a block of columns (of experts: that share the experts). `programs`: at most so many,
+    each with several blocks; 0 = one a block.
+    """
 
     columns: int
     summands: int
     warps: int = 4
     stages: int = 3
+    parts: int = 1
+    programs: int = 0
 
-    def fits(self, columns: int, summands: int) -> bool:
-        """Whether a product of that size is a whole number of programs and iterations."""
+    def fits(self, columns: int, summands: float) -> bool:
+        """Whether a product of that size is a whole number of blocks and iterations; `summands` of one part, where
+        parts share them."""
         return columns % self.columns == 0 and summands % self.summands == 0
 
 
@@ -78,9 +87,14 @@ def experts(hidden: int, columns: int, rows: int) -> tuple[Plan, Plan] | None:
 
     The fastest of a whole layer by `benchmarks.few_rows` on an H200, for 65 and 513 experts of 768 columns.
     """
-    wide = Plan(columns=32, summands=256, stages=5) if rows > 1 else Plan(columns=64, summands=128, stages=4)
-    narrow = [Plan(columns=32, summands=step, stages=4) for step in (128, 64, 32)]
-    up, down = _first([wide, *narrow], columns, hidden), _first(narrow, hidden, columns)
+    smaller = [Plan(columns=32, summands=step, stages=4) for step in (128, 64, 32)]
+    shared = [Plan(columns=32, summands=step, stages=4, parts=4) for step in (256, 128, 64, 32)]
+    if rows > 1:
+        ups, downs = [Plan(columns=32, summands=256, stages=5), *smaller], shared
+    else:
+        ups = [Plan(columns=64, summands=128, stages=4), *smaller]
+        downs = [Plan(columns=64, summands=128, stages=6, parts=3), *shared]
+    up, down = _first(ups, columns, hidden), _first(downs, hidden, columns)
     return None if up is None or down is None else (up, down)
 
 
@@ -90,12 +104,37 @@ def scores(hidden: int, experts: int) -> Scores | None:
     return plan if experts % plan.experts == 0 and hidden <= _AT_ONCE else None
 
 
+def product(summands: int, columns: int) -> Plan | None:
+    """Of a matrix in bf16; None for a small one, and for a size that cannot be cut.
+
+    The fastest by `benchmarks.few_rows` on an H200, of the sizes of Flash.
+    """
+    if columns < _SMALL:
+        return None
+    shared = 1 if columns >= 2 * _SMALL else 4
+    block, programs = (64, 0) if columns >= _VAST else (32, 3 * _PROCESSORS)
+    steps = (128, 64, 32)
+    return _first(
+        [Plan(columns=block, summands=step, stages=4, parts=shared, programs=programs) for step in steps],
+        columns,
+        summands / shared,
+    )
+
+
 def rounded(summands: int, columns: int) -> Plan | None:
-    """Of a matrix in fp8; None for a size that cannot be cut. The fastest by `benchmarks.few_rows` on an H200."""
-    programs = columns // 64
-    width = 64 if programs >= _PROGRAMS else 32
-    steps = (256, 512, 128, 64) if programs >= _MANY_PROGRAMS else (512, 256, 128, 64)
-    return _first([Plan(columns=width, summands=step) for step in steps], columns, summands)
+    """Of a matrix in fp8; None for a size that cannot be cut. As `product`."""
+    if columns >= _VAST:
+        plans = [Plan(columns=64, summands=256)]
+    elif columns >= _VAST // 4:
+        plans = [Plan(columns=64, summands=128, stages=4)]
+    elif columns >= 2 * _SMALL:
+        plans = [Plan(columns=32, summands=256, warps=2, stages=4)]
+    else:
+        shared = [Plan(columns=32, summands=step, warps=2, stages=5, parts=4) for step in (128, 64)]
+        if found := _first(shared, columns, summands / 4):
+            return found
+        plans = []
+    return _first([*plans, *(Plan(columns=32, summands=step) for step in (128, 64))], columns, summands)
 
 
 def markov(words: int, rank: int) -> Markov | None:
@@ -105,5 +144,5 @@ def markov(words: int, rank: int) -> Markov | None:
     return plan if power and rank <= _RANK and plan.parts(words) <= _PARTS else None
 
 
-def _first(plans: list[Plan], columns: int, summands: int) -> Plan | None:
+def _first(plans: list[Plan], columns: int, summands: float) -> Plan | None:
     return next((plan for plan in plans if plan.fits(columns, summands)), None)

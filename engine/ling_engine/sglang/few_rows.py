@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ling_engine.kernels.experts import Experts
+    from ling_engine.kernels.products import Matrix
 
 _log = logging.getLogger(__name__)
 _OF_CHOICE: Final = ("layer_id", "num_token_non_padded")
@@ -167,15 +168,45 @@ def _room(x: Any) -> Any:
 
 
 def _layer(w1: Any, w2: Any, limit: float | None) -> Experts | None:
-    """None while a graph is captured that would have a layer's counters made anew in every replay."""
-    key = w1.data_ptr(), w1.shape, limit
-    found = _layers.get(key)
-    if found is None:
-        if w1.is_cuda and torch.cuda.is_current_stream_capturing():
-            return None
+    def made() -> Experts:
         from ling_engine.kernels.experts import Experts
 
-        found = _layers[key] = Experts(w1, w2, limit=limit)
+        return Experts(w1, w2, limit=limit)
+
+    return _once(_layers, (w1.data_ptr(), w1.shape, limit), w1, made)
+
+
+_matrices: dict[tuple[int, torch.Size], Matrix] = {}
+
+
+def multiplied(original: Callable[..., Any], method: Any, layer: Any, x: Any, bias: Any = None) -> Any:
+    """In the place of UnquantizedLinearMethod.apply, for the rows of a round of drafts: of one row SGLang has kernels
+    of its own."""
+    weight = layer.weight
+    plan = matrix = None
+    if bias is None and x.ndim == 2 and few(x, least=2) and weight.dtype == x.dtype and weight.is_contiguous():
+        plan = plans.product(weight.shape[1], weight.shape[0])
+    if plan is not None:
+        matrix = _matrix(weight.data)
+    if plan is None or matrix is None:
+        return original(method, layer, x, bias)
+    return matrix.product(x, plan=plan, pdl=pdl())
+
+
+def _matrix(weight: Any) -> Matrix | None:
+    def made() -> Matrix:
+        from ling_engine.kernels.products import Matrix
+
+        return Matrix(weight)
+
+    return _once(_matrices, (weight.data_ptr(), weight.shape), weight, made)
+
+
+def _once[Key, Made](held: dict[Key, Made], key: Key, weight: Any, made: Callable[[], Made]) -> Made | None:
+    """None while a graph is captured that would have counters made anew in every replay."""
+    found = held.get(key)
+    if found is None and not (weight.is_cuda and torch.cuda.is_current_stream_capturing()):
+        found = held[key] = made()
     return found
 
 
@@ -208,6 +239,50 @@ def verified(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
     return original(*args, **named)
 
 
+def replayed(original: Callable[..., None], *args: Any, **named: Any) -> None:
+    """In the place of commit_kda_replayssm_spec_all_layers, as `verified`."""
+    module: Any = importlib.import_module(hook_variables.REPLAY)
+    if not isinstance(module.kda_replayssm_exact_fold_kernel, _Narrow):
+        module.kda_replayssm_exact_fold_kernel = _Narrow(module.kda_replayssm_exact_fold_kernel)
+    original(*args, **named)
+
+
+class _Narrow:
+    """A kernel that is launched with fewer columns for a program, `BV`, and more programs."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        def launched(*args: Any, **named: Any) -> Any:
+            columns = min(named["BV"], plans.REPLAYED_COLUMNS)
+            more = named["BV"] // columns
+            return self._kernel[(grid[0] * more, *grid[1:])](*args, **named | {"BV": columns})
+
+        return launched
+
+
+def kept(
+    original: Callable[..., None], kv: Any, meta: Any, k_norm_weights: Any, cos_sin_cache: Any, positions: Any,
+    locs: Any, num_layers: int, kv_size: int, head_dim: int, eps: float, **more: Any,
+) -> None:  # fmt: skip
+    """In the place of fused_kv_norm_rope_write, for the rows of a step."""
+    confirmed, turned = more.get("commit_lens"), more.get("rotary_dim") or head_dim
+    whole = (positions, locs) if confirmed is None else (positions, locs, confirmed)
+    plain = all(one.is_contiguous() for one in (kv, meta, k_norm_weights, cos_sin_cache, *whole))
+    if not (few(kv) and plain and positions.dtype == locs.dtype == torch.int64 and meta.dtype == torch.int64):
+        original(kv, meta, k_norm_weights, cos_sin_cache, positions, locs, num_layers, kv_size, head_dim, eps, **more)
+        return
+    from ling_engine.kernels import context
+
+    context.write(
+        kv, meta, k_norm_weights, cos_sin_cache, positions, locs, layers=num_layers, heads=kv_size // head_dim,
+        width=head_dim, eps=eps, confirmed=confirmed, rows=more.get("locs_row_width") or 1,
+        halves=more.get("is_neox_style", True), turned=turned,
+    )  # fmt: skip
+
+
 _HOOKS: Final[dict[str, Callable[..., Any]]] = {
     "scores": scored, "choice": chosen, "experts": summed, "state": narrow, "verify": verified,
+    "products": multiplied, "replay": replayed, "context": kept,
 }  # fmt: skip

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 FEW_ROWS: Final = "LING_FEW_ROWS"  # parts, with commas between
 VERIFY: Final = "sglang.kernels.ops.attention.linear.fused_kda_conv_recurrent_verify"
+REPLAY: Final = "sglang.kernels.ops.attention.linear.kda_replayssm_spec_decode"
 TARGETS: Final = {  # by part, the function of SGLang that its hook stands around
     "scores": "sglang.srt.models.bailing_moe_v3.BailingMoEGate.forward",
     "choice": "sglang.srt.layers.moe.topk.select_experts",
     "experts": "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts",
     "state": "sglang.kernels.ops.attention.linear.fused_sigmoid_gating_recurrent._select_recurrent_launch_config",
     "verify": f"{VERIFY}.fused_kda_conv_gating_verify",
+    "products": "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply",
+    "replay": f"{REPLAY}.commit_kda_replayssm_spec_all_layers",
+    "context": "sglang.kernels.ops.speculative.dspark.fused_kv_write.fused_kv_norm_rope_write",
 }
 ACCEPT_IN_GRAPH: Final = "LING_ACCEPT_IN_GRAPH"
 # What SGLang reads when it builds that epilogue: one kernel for acceptance, and what else the graph may do.
@@ -26,6 +30,7 @@ ACCEPTANCE: Final = {
     "SGLANG_OPT_DSV41_DSPARK_POST_FOLD": "1",
     "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH": "1",
 }
+ENVIRONMENT_ONCE: Final = "LING_ENVIRONMENT_ONCE"
 DRAFT_FP8: Final = "LING_DRAFT_FP8"  # parts, with commas between
 DRAFTS: Final = {NEXTN: ("head",), DSPARK: ("head", "markov", "layers")}  # parts by who has them
 
@@ -43,9 +48,18 @@ def draft_fp8(environ: Mapping[str, str], algorithm: str = DSPARK, tp: int = 1) 
 
 def accept_in_graph(environ: Mapping[str, str]) -> bool:
     """Empty, it takes the hook out of a recipe that has it. Raises BadInput for a value that says nothing."""
-    said = environ.get(ACCEPT_IN_GRAPH, "")
+    return _said(environ, ACCEPT_IN_GRAPH)
+
+
+def environment_once(environ: Mapping[str, str]) -> bool:
+    """As `accept_in_graph`."""
+    return _said(environ, ENVIRONMENT_ONCE)
+
+
+def _said(environ: Mapping[str, str], variable: str) -> bool:
+    said = environ.get(variable, "")
     if said not in ("", "1"):
-        raise BadInput(f"{ACCEPT_IN_GRAPH} {said!r}: write 1, or leave it empty")
+        raise BadInput(f"{variable} {said!r}: write 1, or leave it empty")
     return bool(said)
 
 

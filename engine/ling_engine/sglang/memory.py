@@ -123,8 +123,8 @@ def draft_bytes_a_token(shape: Shape, algorithm: str, tp: int) -> int:
 
 
 def fp8_bytes(shape: Shape, part: str, tp: int) -> int:
-    """Of one rank: a draft's matrices in fp8, and a scale in fp32 for each column. Of the layers it is the wide ones,
-    and keys and values twice: SGLang computes those of the target's rows for all layers at once."""
+    """Of one rank: a draft's matrices in fp8, and a scale in fp32 for each column. Of the layers keys and values twice:
+    SGLang computes those of the target's rows for all layers at once."""
     if part == "head":
         return shape.vocab * (shape.hidden + _FP32) // tp
     draft = shape.draft
@@ -132,8 +132,10 @@ def fp8_bytes(shape: Shape, part: str, tp: int) -> int:
         return 0
     if part == "markov":
         return shape.vocab * (draft.markov_rank + _FP32)
-    columns = (draft.heads + 4 * draft.kv_heads) * draft.head_dim + 2 * draft.intermediate
-    return draft.layers * columns * (shape.hidden + _FP32) // tp
+    wide, keys = draft.heads * draft.head_dim, draft.kv_heads * draft.head_dim
+    columns = wide + 4 * keys + 2 * draft.intermediate
+    layer = columns * (shape.hidden + _FP32) + shape.hidden * (wide + draft.intermediate + 2 * _FP32)
+    return (draft.layers * layer + shape.hidden * (draft.taps * shape.hidden + _FP32)) // tp
 
 
 def state_bytes(shape: Shape, load: Load) -> int:

@@ -135,6 +135,13 @@ _LOOP: Final = (
         families=_GPUS,
     ),
     Switch(
+        name=hook_variables.ENVIRONMENT_ONCE,
+        value="1",
+        source="`ling_engine/sglang/environment.py`: a variable is parsed when it changes, not in every step",
+        verified=H200,
+        families=_GPUS,
+    ),
+    Switch(
         name="--bf16-gemm-backend",
         value="gemv",
         source="kernels/ops/gemm/hopper_bf16_gemv.py: one row by a kernel of its own; for all, which share weights",
@@ -243,7 +250,7 @@ _SPECULATION: Final = (
 # Ours, over the recipe without them. On more than one rank they have not run.
 _FEW_ROWS: Final = {
     NONE: ("choice,experts,state", (0.873, 0.994)),
-    DSPARK: ("scores,choice,experts,verify", _OURS_GAIN),
+    DSPARK: ("scores,choice,experts,verify,products,replay,context", _OURS_GAIN),
 }
 
 
@@ -272,7 +279,12 @@ _OURS: Final = (
             (
                 hook_variables.ACCEPT_IN_GRAPH,
                 "1",
-                "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed",
+                "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed, and keeps it",
+            ),
+            (
+                hook_variables.DRAFT_FP8,
+                ",".join(hook_variables.DRAFTS[DSPARK]),
+                "`ling_engine/sglang/draft_fp8.py`: half of the bytes that a draft reads, the same tokens",
             ),
             *(
                 (name, value, "environ.py: what that graph does besides")

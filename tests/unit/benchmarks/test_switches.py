@@ -11,7 +11,7 @@ from ling_engine.sglang import arguments, wishes
 from ling_engine.sglang.families import Family
 from ling_engine.sglang.shape import shape_of
 
-OURS = {"LING_FEW_ROWS": "scores,choice,experts,state,verify"}
+OURS = {"LING_FEW_ROWS": "scores,choice,experts,state,verify,products"}
 SHAPE = shape_of(flash.target(), flash.draft())
 
 
@@ -47,7 +47,7 @@ def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
     more = ["recipe and hooks", "recipe and hooks but the experts"]
     more += [] if mode == "NEXTN" else ["recipe without our kernels"]
-    more += ["recipe without rare polls", "recipe without GEMV"]
+    more += ["recipe without an environment parsed once", "recipe without rare polls", "recipe without GEMV"]
     assert list(found)[: 3 + len(more)] == ["cookbook", "recipe", *more, "all"]
     assert found["recipe"].argv == ours(mode).argv
     shared = [name for name in ("--speculative-algorithm", "--max-total-tokens", "--model-path", "--context-length")
@@ -112,6 +112,8 @@ EVENTS = [
     event("aten::mm", 0, 500, "cpu_op"),
 ]
 
+ORDER = [(0, 30, "nvjet_tst_64x8"), (10, 30, "nvjet_tst_64x8")]  # of five kernels the second two
+
 
 def test_a_steps_time_by_kind_and_what_nobody_used() -> None:
     found = {one.kind: one for one in trace.parts(EVENTS, 2, 110)}
@@ -121,6 +123,8 @@ def test_a_steps_time_by_kind_and_what_nobody_used() -> None:
     assert {one.kind: one for one in trace.parts(EVENTS, 2, 90)}[trace.GAPS].us == 0, "not less than nothing"
     assert trace.longest(EVENTS, 2)[0] == ("fused_moe_kernel", 50, 0.5)
     assert trace.parts([], 4, 10) == []
+    assert trace.order(EVENTS, 2) == ORDER
+    assert trace.order([], 4) == []
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_the_variable_names_the_parts(said: str, parts: tuple[str, ...]) -> None
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state,verify"):
+    with pytest.raises(BadInput, match=r"no part 'expert'; write some of scores,choice,experts,state,verify,products"):
         hook_variables.few_rows({hook_variables.FEW_ROWS: "expert"})
 
 
@@ -109,14 +109,52 @@ def test_flash_is_cut_into_whole_programs(columns: int, rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "summands", "cut"),
-    [(157184, 2560, (64, 256)), (12288, 2560, (64, 512)), (2560, 6144, (32, 512)), (128, 64, (32, 64))],
-    ids=["head", "wide", "narrow", "tiny"],
-)
-def test_a_rounded_matrix_is_cut_into_enough_programs(columns: int, summands: int, cut: tuple[int, int]) -> None:
+    [
+        (157184, 2560, (64, 256, 1)), (40960, 2560, (64, 128, 1)), (12288, 2560, (32, 256, 1)), (2560, 6144, (32, 128, 4)),
+        (128, 64, (32, 64, 1)),
+    ],
+    ids=["head", "context", "wide", "narrow", "tiny"],
+)  # fmt: skip
+def test_a_rounded_matrix_is_cut_into_enough_programs(columns: int, summands: int, cut: tuple[int, int, int]) -> None:
     found = plans.rounded(summands, columns)
     assert found is not None
-    assert (found.columns, found.summands) == cut
-    assert found.fits(columns, summands)
+    assert (found.columns, found.summands, found.parts) == cut
+    assert found.fits(columns, summands / found.parts)
+
+
+@pytest.mark.parametrize(
+    ("columns", "summands", "cut"),
+    [(157184, 2560, (64, 1, 0)), (20512, 2560, (32, 1, 396)), (2560, 4096, (32, 4, 396)), (576, 2560, None), (4104, 64, None)],
+    ids=["head", "KDA", "narrow", "a library's", "no whole blocks"],
+)  # fmt: skip
+def test_a_matrix_in_bf16_is_cut_so_that_all_programs_run_at_once(
+    columns: int, summands: int, cut: tuple[int, int, int] | None
+) -> None:
+    found = plans.product(summands, columns)
+    assert (found and (found.columns, found.parts, found.programs)) == cut
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({}, True), ({"rows": 16}, True), ({"rows": 1}, False), ({"rows": 17}, False), ({"bias": torch.zeros(2048)}, False),
+        ({"columns": 576}, False), ({"dtype": torch.float32}, False), ({"across": True}, False), ({"many": True}, False),
+    ],
+    ids=["two rows", "16", "one", "17", "a bias", "few columns", "another type", "columns side by side", "3 dimensions"],
+)  # fmt: skip
+def test_products_are_ours_for_the_rows_of_a_round(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, ours: bool
+) -> None:
+    products = pytest.importorskip("ling_engine.kernels.products")
+    monkeypatch.setattr(products.Matrix, "product", lambda *_, **__: "ours")
+    monkeypatch.setattr(few_rows, "pdl", lambda: False)
+    summands, columns = 128, given.get("columns", 2048)
+    weight = torch.zeros(columns, summands, dtype=torch.bfloat16)
+    layer = SimpleNamespace(weight=torch.nn.Parameter(weight.T.contiguous().T if given.get("across") else weight))
+    x = torch.zeros(given.get("rows", 2), summands, dtype=given.get("dtype", torch.bfloat16))
+    x = x[None] if given.get("many") else x
+    found = few_rows.multiplied(lambda *_: "SGLang's way", object(), layer, x, given.get("bias"))
+    assert found == ("ours" if ours else "SGLang's way")
 
 
 @pytest.mark.parametrize(

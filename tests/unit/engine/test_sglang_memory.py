@@ -159,10 +159,10 @@ DRAFT = flash.draft(
     [
         (NEXTN, "head", 157184 * 2560),
         (DSPARK, "head,markov", 157184 * (2560 + 256)),
-        (DSPARK, "layers", 5 * 2560 * (3 * 4096 + 2 * 6144 + 2 * 4096)),
+        (DSPARK, "layers", 5 * 2560 * (3 * 4096 + 3 * 6144 + 3 * 4096 + 2560)),
         (DSPARK, "", 0),
     ],
-    ids=["NEXTN's head", "DSPARK's heads", "its wide matrices, keys and values twice", "none"],
+    ids=["NEXTN's head", "DSPARK's heads", "its matrices, keys and values twice", "none"],
 )
 def test_copies_of_what_drafts_read_are_planned(algorithm: str, parts: str, numbers: int) -> None:
     """A byte for each number, and four for a column's scale, of which there are 0.2 % of the bytes, 1.5 in a head of

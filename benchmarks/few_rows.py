@@ -158,7 +158,8 @@ def ways(columns: int, summands: int, width: int) -> Iterator[Plan]:
         one = Plan(columns=block, summands=step, warps=warps, stages=stages, parts=shared, programs=programs)
         room = (block * width + 2 * 16) * step * (stages - 1)
         many = programs or columns // block * shared
-        if one.fits(columns, summands / shared) and many // PROCESSORS <= max(1, _SHARED_MEMORY // room) and many >= 100:
+        at_once = PROCESSORS * max(1, _SHARED_MEMORY // room)
+        if one.fits(columns, summands / shared) and 100 <= many < at_once + PROCESSORS:
             yield one
 
 

@@ -31,7 +31,6 @@ LESS: Final = {
     for what, names in {
         "our kernels": f"{hook_variables.FEW_ROWS} {hook_variables.ACCEPT_IN_GRAPH} {hook_variables.DRAFT_FP8}",
         "a draft in fp8": hook_variables.DRAFT_FP8,
-        "an environment parsed once": hook_variables.ENVIRONMENT_ONCE,
         "rare polls": "--scheduler-recv-interval SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_NONE",
         "GEMV": "--bf16-gemm-backend",
     }.items()

@@ -127,6 +127,7 @@ def behind(one: Any) -> list[bool]:
 def left_alone() -> dict[str, bool]:
     """By reason, whether nothing was changed."""
     mine, ragged = object(), SimpleNamespace(mode_value="compact")
+    prefixes = SimpleNamespace(disable_overlap_schedule=False, disable_radix_cache=False)
     moved = SimpleNamespace(
         token_to_kv_pool=object(), kv_index_translator=SimpleNamespace(full_v2p_table=torch.zeros(1))
     )
@@ -140,7 +141,7 @@ def left_alone() -> dict[str, bool]:
         "data-parallel attention": ({}, {"attn_dp_enabled": True}),
         "no overlap": ({"server_args": SimpleNamespace(disable_overlap_schedule=True)}, {}),
         "another kind of draft": ({"draft_model_runner": writes}, {}),
-        "a prefix cache": ({"server_args": SimpleNamespace(disable_overlap_schedule=False, disable_radix_cache=False)}, {}),
+        "a prefix cache": ({"server_args": prefixes}, {}),
         "translated slots": ({"draft_model_runner": moved}, {}),
     }
     found = {}

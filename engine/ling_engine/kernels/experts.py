@@ -12,15 +12,15 @@ Rounding is SGLang's: each product to bf16, silu(gate) * up to bf16, weighted ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
-from .products import cut, gathered
 from . import early
 from .plans import ROWS, SLOTS
+from .products import cut, gathered
 
 if TYPE_CHECKING:
     from .plans import Plan

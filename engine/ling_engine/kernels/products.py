@@ -54,9 +54,8 @@ def _multiplied(
         value = tl.load(x + at, mask=(row < rows)[:, None], other=0.0)
         weight = tl.load(w + at)
         if ROUNDED:
-            total = tl.dot(value.to(tl.float16), weight.to(tl.float16), total)
-        else:
-            total = tl.dot(value, weight, total)
+            value, weight = value.to(tl.float16), weight.to(tl.float16)
+        total = tl.dot(value, weight, total)
     return total
 
 

@@ -62,7 +62,6 @@ def describe(settings: ModelSettings, device: Device, environ: Mapping[str, str]
     wanted, called = command(settings, device, environ)
     hook_variables.few_rows(environ)
     hook_variables.accept_in_graph(environ)
-    hook_variables.environment_once(environ)
     found = resolution.resolve(called.argv)
     variables = {name: value for name, value in {**environ, **called.env}.items() if name.startswith("SGLANG_")}
     verdict = allowed.judge(found.resolved, found.defaults, variables, wanted.weight_cache)

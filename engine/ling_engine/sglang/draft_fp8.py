@@ -112,7 +112,7 @@ def _give_layers(model: Any) -> bool:
         return False
     for one, method in zip(found, made, strict=True):
         if isinstance(one, torch.nn.Linear):
-            one.forward = functools.partial(method.apply, one)  # type: ignore[union-attr]
+            one.forward = functools.partial(method.apply, one)  # type: ignore[union-attr, method-assign]
         else:
             one.quant_method.apply = method.apply  # type: ignore[union-attr]
     return True

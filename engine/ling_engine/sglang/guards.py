@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from .device import Facts
 
 _state = {"armed": False, "answered": 0}
+_OF_TRITON: Final = {  # what Triton calls a property of a device, by what torch calls it
+    "max_shared_mem": "shared_memory_per_block_optin",
+    "max_num_regs": "regs_per_multiprocessor",
+    "multiprocessor_count": "multi_processor_count",
+    "warpSize": "warp_size",
+}
 
 
 def environment(facts: Facts | None) -> dict[str, str]:
@@ -58,6 +64,21 @@ def arm(facts: Facts) -> None:
     _state["armed"] = True
     for name, answer in answers.items():
         setattr(torch.cuda, name, _guarded(getattr(torch.cuda, name), answer))
+    _answer_triton(facts.properties)
+
+
+def _answer_triton(properties: dict[str, Any]) -> None:
+    """Triton asks the driver itself. Without an answer SGLang takes a GPU for a small one (`fla/utils.py`:
+    `check_shared_mem`), and tunes kernels of KDA's prompts among others than an SGLang that was started alone: each by
+    times of its own, so with other roundings now and then."""
+    import triton
+
+    try:
+        utils = triton.runtime.driver.active.utils
+    except (RuntimeError, AttributeError):
+        return  # no driver of Triton's: nobody gets as far as to ask
+    known = {theirs: properties[ours] for theirs, ours in _OF_TRITON.items()}
+    utils.get_device_properties = _guarded(utils.get_device_properties, lambda: known)
 
 
 def release() -> None:

@@ -30,7 +30,6 @@ ACCEPTANCE: Final = {
     "SGLANG_OPT_DSV41_DSPARK_POST_FOLD": "1",
     "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH": "1",
 }
-ENVIRONMENT_ONCE: Final = "LING_ENVIRONMENT_ONCE"
 DRAFT_FP8: Final = "LING_DRAFT_FP8"  # parts, with commas between
 DRAFTS: Final = {NEXTN: ("head",), DSPARK: ("head", "markov", "layers")}  # parts by who has them
 
@@ -48,18 +47,9 @@ def draft_fp8(environ: Mapping[str, str], algorithm: str = DSPARK, tp: int = 1) 
 
 def accept_in_graph(environ: Mapping[str, str]) -> bool:
     """Empty, it takes the hook out of a recipe that has it. Raises BadInput for a value that says nothing."""
-    return _said(environ, ACCEPT_IN_GRAPH)
-
-
-def environment_once(environ: Mapping[str, str]) -> bool:
-    """As `accept_in_graph`."""
-    return _said(environ, ENVIRONMENT_ONCE)
-
-
-def _said(environ: Mapping[str, str], variable: str) -> bool:
-    said = environ.get(variable, "")
+    said = environ.get(ACCEPT_IN_GRAPH, "")
     if said not in ("", "1"):
-        raise BadInput(f"{variable} {said!r}: write 1, or leave it empty")
+        raise BadInput(f"{ACCEPT_IN_GRAPH} {said!r}: write 1, or leave it empty")
     return bool(said)
 
 

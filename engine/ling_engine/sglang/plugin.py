@@ -1,6 +1,6 @@
 """SGLang's entry point `ling`: gives it our loader, refuses every operation that writes weights, reports failures,
-widens FlashAttention's page tables, puts our kernels in place where they are wanted, has the environment parsed once,
-lets one process tune at a time and a standby sleep.
+widens FlashAttention's page tables, puts our kernels in place where they are wanted, lets one process tune at a time
+and a standby sleep.
 
 SGLang only logs it when a plug-in or a hook fails, and goes on without; so whoever depends on this asks `insist`.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from ling_api.errors import PluginMissing
 
-from . import accepting, draft_fp8, environment, few_rows, pages, ranks, readonly, tuning, wakefulness
+from . import accepting, draft_fp8, few_rows, pages, ranks, readonly, tuning, wakefulness
 
 LOADER_MODULE = "sglang.private.private_model_loader"  # what --load-format private imports
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -33,7 +33,7 @@ def install() -> None:
         hooks.HookRegistry.register(path, ranks.watched, hooks.HookType.AROUND)
     hooks.HookRegistry.register(tuning.TUNING, tuning.alone, hooks.HookType.AROUND)
     hooks.HookRegistry.register(wakefulness.SLEEPER, wakefulness.give, hooks.HookType.AFTER)
-    for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure, draft_fp8.ensure, environment.ensure):
+    for ensure in (pages.ensure_room, few_rows.ensure, accepting.ensure, draft_fp8.ensure):
         hooks.HookRegistry.register(pages.BACKENDS, ensure, hooks.HookType.BEFORE)
 
 

@@ -97,7 +97,7 @@ _ALWAYS: Final = (
 # once, and pages of one token.
 _NEXTN_GAIN: Final = (0.903, 0.961)
 _DSPARK_GAIN: Final = (0.805, 0.896)
-_OURS_GAIN: Final = (0.864, 0.957)  # kernels for few rows and acceptance in the graph, together
+_OURS_GAIN: Final = (0.704, 0.746)  # DSPARK: kernels for few rows, acceptance in the graph, a draft in fp8, together
 _HOPPER: Final = (
     Switch(
         name="--attention-backend",
@@ -132,13 +132,6 @@ _LOOP: Final = (
         source="environ.py: in every turn where nothing is computed",
         verified=H200,
         gain=_POLLS_GAIN,
-        families=_GPUS,
-    ),
-    Switch(
-        name=hook_variables.ENVIRONMENT_ONCE,
-        value="1",
-        source="`ling_engine/sglang/environment.py`: a variable is parsed when it changes, not in every step",
-        verified=H200,
         families=_GPUS,
     ),
     Switch(
@@ -247,11 +240,14 @@ _SPECULATION: Final = (
         algorithms=(DSPARK,),
     ),
 )
-# Ours, over the recipe without them. On more than one rank they have not run.
+# Ours, over the recipe without them: of each algorithm together, but for DSPARK's drafts in fp8, measured alone. They have
+# not run on more than one rank.
 _FEW_ROWS: Final = {
     NONE: ("choice,experts,state", (0.873, 0.994)),
+    NEXTN: ("scores,choice,experts,verify,products", (0.799, 0.868)),
     DSPARK: ("scores,choice,experts,verify,products,replay,context", _OURS_GAIN),
 }
+_DRAFTS: Final = {NEXTN: (0.799, 0.868), DSPARK: (0.897, 0.909)}
 
 
 def _ours(name: str, value: str, source: str, numerics: str, algorithm: str, gain: tuple[float, float]) -> Switch:
@@ -266,12 +262,23 @@ _OURS: Final = (
         _ours(
             hook_variables.FEW_ROWS,
             parts,
-            "`ling_engine/kernels`: a layer of experts in four launches, KDA's states by programs of other columns",
+            "`ling_engine/kernels`: a layer of experts in four launches, other products, KDA's states by more programs",
             "sums in another order; routing, where two experts tie",
             algorithm,
             gain,
         )
         for algorithm, (parts, gain) in _FEW_ROWS.items()
+    ),
+    *(
+        _ours(
+            hook_variables.DRAFT_FP8,
+            ",".join(hook_variables.DRAFTS[algorithm]),
+            "`ling_engine/sglang/draft_fp8.py`: half of the bytes that drafts read; other drafts, the same tokens",
+            "",
+            algorithm,
+            gain,
+        )
+        for algorithm, gain in _DRAFTS.items()
     ),
     *(
         _ours(name, value, source, "", DSPARK, _OURS_GAIN)
@@ -280,11 +287,6 @@ _OURS: Final = (
                 hook_variables.ACCEPT_IN_GRAPH,
                 "1",
                 "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed, and keeps it",
-            ),
-            (
-                hook_variables.DRAFT_FP8,
-                ",".join(hook_variables.DRAFTS[DSPARK]),
-                "`ling_engine/sglang/draft_fp8.py`: half of the bytes that a draft reads, the same tokens",
             ),
             *(
                 (name, value, "environ.py: what that graph does besides")

@@ -11,7 +11,7 @@ from ling_engine.sglang import arguments, wishes
 from ling_engine.sglang.families import Family
 from ling_engine.sglang.shape import shape_of
 
-OURS = {"LING_FEW_ROWS": "scores,choice,experts,state,verify,products"}
+OURS = {"LING_FEW_ROWS": "scores,choice,experts,state,verify,products,replay,context"}
 SHAPE = shape_of(flash.target(), flash.draft())
 
 
@@ -33,21 +33,22 @@ def test_a_recipe_that_has_our_kernels_is_compared_with_itself_without_them() ->
     bare, shipped = found["recipe without our kernels"], found["recipe and tuned MoE"]
     assert bare.argv == shipped.argv
     assert shipped.env.items() - bare.env.items() == {
-        ("LING_FEW_ROWS", "scores,choice,experts,verify"), ("LING_ACCEPT_IN_GRAPH", "1"),
+        ("LING_FEW_ROWS", "scores,choice,experts,verify,products,replay,context"), ("LING_ACCEPT_IN_GRAPH", "1"),
+        ("LING_DRAFT_FP8", "head,markov,layers"),
     }  # fmt: skip
     polls = found["recipe without rare polls"]
     assert set(switch_table.flags(shipped.argv)) - set(switch_table.flags(polls.argv)) == {
         ("--scheduler-recv-interval", "4"),
     }  # fmt: skip
-    assert "recipe without our kernels" not in calls("NEXTN"), "it has none"
+    assert "recipe without a draft in fp8" not in calls("None"), "it has none"
 
 
 @pytest.mark.parametrize("mode", ["None", "NEXTN", "DSPARK"])
 def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
     more = ["recipe and hooks", "recipe and hooks but the experts"]
-    more += [] if mode == "NEXTN" else ["recipe without our kernels"]
-    more += ["recipe without an environment parsed once", "recipe without rare polls", "recipe without GEMV"]
+    more += ["recipe without our kernels", *(["recipe without a draft in fp8"] if mode != "None" else [])]
+    more += ["recipe without rare polls", "recipe without GEMV"]
     assert list(found)[: 3 + len(more)] == ["cookbook", "recipe", *more, "all"]
     assert found["recipe"].argv == ours(mode).argv
     shared = [name for name in ("--speculative-algorithm", "--max-total-tokens", "--model-path", "--context-length")

@@ -110,7 +110,8 @@ def test_flash_is_cut_into_whole_programs(columns: int, rows: int) -> None:
 @pytest.mark.parametrize(
     ("columns", "summands", "cut"),
     [
-        (157184, 2560, (64, 256, 1)), (40960, 2560, (64, 128, 1)), (12288, 2560, (32, 256, 1)), (2560, 6144, (32, 128, 4)),
+        (157184, 2560, (64, 256, 1)), (40960, 2560, (64, 128, 1)), (12288, 2560, (32, 256, 1)),
+        (2560, 6144, (32, 128, 4)),
         (128, 64, (32, 64, 1)),
     ],
     ids=["head", "context", "wide", "narrow", "tiny"],
@@ -124,7 +125,10 @@ def test_a_rounded_matrix_is_cut_into_enough_programs(columns: int, summands: in
 
 @pytest.mark.parametrize(
     ("columns", "summands", "cut"),
-    [(157184, 2560, (64, 1, 0)), (20512, 2560, (32, 1, 396)), (2560, 4096, (32, 4, 396)), (576, 2560, None), (4104, 64, None)],
+    [
+        (157184, 2560, (64, 1, 0)), (20512, 2560, (32, 1, 396)), (2560, 4096, (32, 4, 396)), (576, 2560, None),
+        (4104, 64, None),
+    ],
     ids=["head", "KDA", "narrow", "a library's", "no whole blocks"],
 )  # fmt: skip
 def test_a_matrix_in_bf16_is_cut_so_that_all_programs_run_at_once(
@@ -137,10 +141,11 @@ def test_a_matrix_in_bf16_is_cut_so_that_all_programs_run_at_once(
 @pytest.mark.parametrize(
     ("given", "ours"),
     [
-        ({}, True), ({"rows": 16}, True), ({"rows": 1}, False), ({"rows": 17}, False), ({"bias": torch.zeros(2048)}, False),
-        ({"columns": 576}, False), ({"dtype": torch.float32}, False), ({"across": True}, False), ({"many": True}, False),
+        ({}, True), ({"rows": 16}, True), ({"rows": 1}, False), ({"rows": 17}, False),
+        ({"bias": torch.zeros(2048)}, False), ({"columns": 576}, False), ({"dtype": torch.float32}, False),
+        ({"across": True}, False), ({"many": True}, False),
     ],
-    ids=["two rows", "16", "one", "17", "a bias", "few columns", "another type", "columns side by side", "3 dimensions"],
+    ids=["two rows", "16", "one", "17", "a bias", "few columns", "another type", "transposed", "3 dimensions"],
 )  # fmt: skip
 def test_products_are_ours_for_the_rows_of_a_round(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, ours: bool

@@ -107,27 +107,27 @@ def test_a_gpus_family() -> None:
         family((8, 0))
 
 
-ROWS, ACCEPT = "LING_FEW_ROWS", "LING_ACCEPT_IN_GRAPH"
+ROWS, ACCEPT, DRAFT = "LING_FEW_ROWS", "LING_ACCEPT_IN_GRAPH", "LING_DRAFT_FP8"
 
 
 @pytest.mark.parametrize(
     ("processor", "algorithm", "quantization", "tp", "has"),
     [
-        (Family.HOPPER, DSPARK, "", 1, {ROWS, ACCEPT}),
+        (Family.HOPPER, DSPARK, "", 1, {ROWS, ACCEPT, DRAFT}),
         (Family.HOPPER, NONE, "", 1, {ROWS}),
         (Family.HOPPER, DSPARK, "", 2, set()),
         (Family.HOPPER, DSPARK, "fp8", 1, set()),
-        (Family.HOPPER, NEXTN, "", 1, set()),
+        (Family.HOPPER, NEXTN, "", 1, {ROWS, DRAFT}),
+        (Family.HOPPER, NEXTN, "", 2, set()),
         (Family.BLACKWELL, DSPARK, "", 1, set()),
     ],
-    ids=["DSPARK", "None", "two ranks", "fp8", "NEXTN", "Blackwell"],
+    ids=["DSPARK", "None", "two ranks", "fp8", "NEXTN", "NEXTN on two", "Blackwell"],
 )
 def test_our_own_kernels_are_in_the_recipe_that_they_were_measured_in(
     processor: Family, algorithm: str, quantization: str, tp: int, has: set[str]
 ) -> None:
     found = recipes.recipe(processor, algorithm, quantization, tp)
-    everywhere = {hook_variables.ENVIRONMENT_ONCE}
-    assert {name for name in found.env if name.startswith("LING_")} == has | everywhere
+    assert {name for name in found.env if name.startswith("LING_")} == has
     assert bool(hook_variables.few_rows(found.env)) is (ROWS in has)
     assert hook_variables.accept_in_graph(found.env) is (ACCEPT in has)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +17,13 @@ from ling_engine.sglang.device import Facts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-H200 = Facts(count=2, properties={"major": 9, "minor": 0, "name": "NVIDIA H200", "total_memory": 150 << 30})
+H200 = Facts(
+    count=2,
+    properties={
+        "major": 9, "minor": 0, "name": "NVIDIA H200", "total_memory": 150 << 30, "warp_size": 32,
+        "shared_memory_per_block_optin": 232448, "regs_per_multiprocessor": 65536, "multi_processor_count": 132,
+    },
+)  # fmt: skip
 ASKED: dict[str, Any] = {
     "current_device": 0,
     "device_count": 2,
@@ -37,6 +45,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     for name in (*ASKED, "get_device_properties"):
         monkeypatch.setattr(torch.cuda, name, original(name))
+    utils = SimpleNamespace(get_device_properties=original("Triton's"))
+    active = SimpleNamespace(active=SimpleNamespace(utils=utils))
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(runtime=SimpleNamespace(driver=active)))
     yield reached
     guards.release()
 
@@ -52,6 +63,30 @@ def test_facts_answer_until_a_rank_may_ask_itself(driver: list[str]) -> None:
     held(0)
     torch.cuda.current_device()
     assert driver == ["get_device_capability", "current_device"]
+
+
+def test_triton_is_answered_too_so_that_a_gpu_is_not_taken_for_a_small_one(driver: list[str]) -> None:
+    guards.arm(H200)
+    utils = sys.modules["triton"].runtime.driver.active.utils
+    assert utils.get_device_properties(0) == {
+        "max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": 132, "warpSize": 32,
+    }  # fmt: skip
+    guards.release()
+    utils.get_device_properties(0)
+    assert driver == ["Triton's"]
+
+
+def test_without_a_driver_of_tritons_there_is_nobody_to_answer(
+    driver: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Driver:
+        @property
+        def active(self) -> Any:
+            raise RuntimeError("0 active drivers")
+
+    monkeypatch.setattr(sys.modules["triton"].runtime, "driver", Driver())
+    guards.arm(H200)
+    assert torch.cuda.device_count() == 2
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ _SPECULATION: Final = (
         algorithms=(DSPARK,),
     ),
 )
-# Ours, over the recipe without them: of each algorithm together, but for DSPARK's drafts in fp8, measured alone. They have
-# not run on more than one rank.
+# Ours, over the recipe without them: of each algorithm together, but for DSPARK's drafts in fp8, measured alone. They
+# have not run on more than one rank.
 _FEW_ROWS: Final = {
     NONE: ("choice,experts,state", (0.873, 0.994)),
     NEXTN: ("scores,choice,experts,verify,products", (0.799, 0.868)),

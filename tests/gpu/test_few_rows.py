@@ -117,6 +117,20 @@ def test_more_columns_a_program_verify_to_the_same_bits(count: int, ring: int) -
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("have", [0, 1], ids=["no row", "one of nine"])
+def test_rows_without_experts_have_no_result(weights: dict[str, torch.Tensor], pdl: bool, have: int) -> None:
+    from ling_engine.kernels.experts import Experts
+
+    made, x = Experts(weights["up"], weights["down"]), rows(9)
+    _, share, ids, wanted = layer(weights, pdl)(x)
+    cuts = plans.experts(HIDDEN, 768, 9)
+    assert cuts is not None
+    ids[have:] = -1
+    out = made(x, share, ids, torch.full_like(x, 7), scale=SCALE, plans=cuts, pdl=pdl)
+    assert not out[have:].any()
+    assert torch.allclose(out[:have], wanted[:have], rtol=0.02, atol=0.02)  # fewer experts, in the same order
+
+
 def test_a_replay_by_more_programs_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten layers of Flash's states, of which a request has five rows confirmed."""
     replays = pytest.importorskip("sglang.kernels.ops.attention.linear.kda_replayssm_spec_decode")

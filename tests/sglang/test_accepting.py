@@ -14,7 +14,8 @@ told = told_by("tests.support.sglang_accepting")
     "what",
     [
         "tokens", "confirmed", "lengths", "bonus", "counted", "next round's lengths", "next round's tokens",
-        "executor has it", "written for requests that sample", "written", "committed behind the graph",
+        "executor has it", "written for requests that sample",
+        "written for a batch that is padded", "written", "committed behind the graph",
     ],
 )  # fmt: skip
 def test_the_graph_accepts_as_it_should(told: dict[str, Any], what: str) -> None:
@@ -27,6 +28,7 @@ def test_the_graph_accepts_as_it_should(told: dict[str, Any], what: str) -> None
     [
         "SGLang's own", "no overlap", "ragged", "no graphs", "no draft here", "stages", "data-parallel attention",
         "another kind of draft", "a prefix cache", "translated slots",
+        "another way of keeping states",
     ],
 )  # fmt: skip
 def test_where_it_does_not_fit_nothing_is_changed(told: dict[str, Any], why: str) -> None:

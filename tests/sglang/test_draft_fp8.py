@@ -23,6 +23,10 @@ def test_more_rows_are_multiplied_as_sglang_does(told: dict[str, Any]) -> None:
     assert told["layers"]["context, many"]
 
 
+def test_a_number_that_fp16_does_not_hold_is_no_infinity(told: dict[str, Any]) -> None:
+    assert told["outlier"] == [True, True]
+
+
 def test_the_shared_head_is_as_it_was(told: dict[str, Any]) -> None:
     assert told["scores"]["kept"]
     assert told["heads"]["the target's"]

@@ -85,6 +85,9 @@ def accepted() -> dict[str, Any]:
     epilogue.begin_static_step(REQUESTS, False)
     hook(runner, out, batch, REQUESTS * ROWS)
     sampled = written(one)
+    epilogue.begin_static_step(REQUESTS - 1, True)
+    hook(runner, out, batch, REQUESTS * ROWS)
+    padded = written(one)
     epilogue.begin_static_step(REQUESTS, True)
     hook(runner, out, batch, REQUESTS * ROWS)
     said = epilogue.read_accept(REQUESTS)
@@ -101,6 +104,10 @@ def accepted() -> dict[str, Any]:
         "next round's tokens": [relay.output_tokens[1 : REQUESTS + 1].tolist(), said.bonus.tolist()],
         "executor has it": [one._verify_executor.verify_epilogue is epilogue, True],
         "written for requests that sample": [sampled, {"cache": [0] * REQUESTS, "states": [-1] * REQUESTS}],
+        "written for a batch that is padded": [
+            padded,
+            {"cache": [*(count + 1 for count in right[:-1]), 0], "states": [*right[:-1], -1]},
+        ],
         "written": [written(one), {"cache": [count + 1 for count in right], "states": right}],
         "committed behind the graph": [behind(one), [False, True]],
     }
@@ -128,6 +135,10 @@ def left_alone() -> dict[str, bool]:
     """By reason, whether nothing was changed."""
     mine, ragged = object(), SimpleNamespace(mode_value="compact")
     prefixes = SimpleNamespace(disable_overlap_schedule=False, disable_radix_cache=False)
+    other = SimpleNamespace(
+        capture_tail_hooks=[],
+        attn_backend=SimpleNamespace(linear_attn_backend=SimpleNamespace(accept_lens_pool=torch.zeros(1))),
+    )
     moved = SimpleNamespace(
         token_to_kv_pool=object(), kv_index_translator=SimpleNamespace(full_v2p_table=torch.zeros(1))
     )
@@ -142,6 +153,7 @@ def left_alone() -> dict[str, bool]:
         "no overlap": ({"server_args": SimpleNamespace(disable_overlap_schedule=True)}, {}),
         "another kind of draft": ({"draft_model_runner": writes}, {}),
         "a prefix cache": ({"server_args": prefixes}, {}),
+        "another way of keeping states": ({"model_runner": other}, {}),
         "translated slots": ({"draft_model_runner": moved}, {}),
     }
     found = {}

@@ -183,6 +183,18 @@ def layers() -> dict[str, Any]:
     }
 
 
+def outlier() -> list[bool]:
+    """Whether a row with a number that fp16 does not hold has results, and the rows beside it theirs."""
+    torch.manual_seed(3)
+    method = draft_fp8._rounded(random(WORDS, HIDDEN))
+    assert method is not None
+    x = random(4, HIDDEN)
+    usual = method.product(x.clone())
+    x[1, 5] = 300_000.0
+    found = method.product(x)
+    return [bool(found.isfinite().all()), torch.equal(found[[0, 2, 3]], usual[[0, 2, 3]])]
+
+
 def refusals() -> dict[str, list[bool]]:
     """By reason, which of head, Markov head and layers the draft has got all the same."""
     found = {}
@@ -273,6 +285,7 @@ def main(argv: Sequence[str]) -> int:
         told = {"scores": scores(), "shared": shared()}
     told |= placed()
     told |= {"blocks": blocks(), "layers": layers(), "heads": heads(), "refusals": refusals()}
+    told["outlier"] = outlier()
     Path(argv[0]).write_text(json.dumps(told))
     return 0
 

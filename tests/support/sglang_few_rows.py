@@ -21,7 +21,7 @@ from sglang.kernels.ops.attention.linear import kda_replayssm_spec_decode as rep
 from sglang.kernels.ops.speculative.dspark import fused_kv_write
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
 from sglang.srt.plugins import load_plugins
-from tests.support.experts import chosen
+from tests.support.experts import chosen, summed
 from tests.support.sglang_guards import missing
 from tests.support.sglang_moe import GPU, aligned
 
@@ -77,14 +77,17 @@ def left_out() -> float:
     layer = Experts(torch.randn(3, 64, 32).bfloat16(), torch.randn(3, 32, 32).bfloat16())
     x = torch.randn(2, 32).bfloat16()
     ids = torch.tensor([[0, 2], [-1, -1]], dtype=torch.int32)
-    plan = Plan(columns=16, summands=32)
-    out = torch.full_like(x, 7)
-    for _ in range(2):  # counters are as they were
-        layer(x, torch.ones(2, 2), ids, out, scale=1.0, plans=(plan, plan), pdl=False)
-    assert out[0].any()
-    none = torch.full_like(x, 7)
-    layer(x, torch.ones(2, 2), torch.full_like(ids, -1), none, scale=1.0, plans=(plan, plan), pdl=False)
-    return float(torch.cat((out[1:], none)).abs().max())
+    up, found = Plan(columns=16, summands=32), []
+    for parts in (1, 4):  # 4 programs share two experts, or none
+        down = Plan(columns=16, summands=32, parts=parts)
+        out, none = torch.full_like(x, 7), torch.full_like(x, 7)
+        for _ in range(2):  # counters are as they were
+            layer(x, torch.ones(2, 2), ids, out, scale=1.0, plans=(up, down), pdl=False)
+        wanted = summed(x[:1], layer.up, layer.down, torch.ones(1, 2), ids[:1], 1.0, None).float()
+        assert (out[:1].float() - wanted).abs().max() < 0.02 * wanted.abs().max()
+        layer(x, torch.ones(2, 2), torch.full_like(ids, -1), none, scale=1.0, plans=(up, down), pdl=False)
+        found += [out[1:], none]
+    return float(torch.cat(found).abs().max())
 
 
 def recurrence() -> dict[str, Any]:
@@ -146,21 +149,20 @@ def context() -> dict[str, bool]:
         kv, norms = torch.randn(rows, layers * 2 * heads * width).bfloat16(), torch.rand(layers, width).bfloat16()
         turns, places = torch.randn(64, turned or width), torch.randperm(20)[:rows]
         places[2] = -1
-        confirmed = torch.tensor([4], dtype=torch.int32) if counted else None
+        confirmed = torch.tensor([3, 0, 2], dtype=torch.int32) if counted else None
         kept = []
         for write in (fused_kv_write.fused_kv_norm_rope_write, functools.partial(few_rows.kept, _never)):
             caches = torch.zeros(layers, 2, 20, heads * width).bfloat16()
             table = [[*(one.data_ptr() for one in layer), *(one.stride(0) for one in layer)] for layer in caches]
             write(
                 kv, torch.tensor(table), norms, turns, torch.arange(rows) + 5, places, layers, heads * width, width,
-                1e-6, commit_lens=confirmed, locs_row_width=rows if counted else None, is_neox_style=halves,
+                1e-6, commit_lens=confirmed, locs_row_width=3 if counted else None, is_neox_style=halves,
                 rotary_dim=turned,
             )  # fmt: skip
             kept.append(caches)
-        some = int((kept[0] != 0).any(-1).sum())
-        found[f"halves={halves} turned={turned} counted={counted}"] = torch.equal(*kept) and some == 4 * (
-            3 if counted else 8
-        )
+        written = int((kept[0] != 0).any(-1).sum())  # one of the rows has no place
+        wanted = 2 * layers * (4 if counted else 8)
+        found[f"halves={halves} turned={turned} counted={counted}"] = torch.equal(*kept) and written == wanted
     return found
 
 

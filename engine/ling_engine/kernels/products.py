@@ -8,7 +8,7 @@ whoever comes last adds up what they left, in their order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import triton
@@ -19,6 +19,8 @@ from .plans import ROWS
 
 if TYPE_CHECKING:
     from .plans import Plan
+
+_MOST: Final = tl.constexpr(65280.0)  # that both bf16 and fp16 hold
 
 
 @triton.jit
@@ -53,8 +55,9 @@ def _multiplied(
     for at in range(0, DEPTH, STEP):
         value = tl.load(x + at, mask=(row < rows)[:, None], other=0.0)
         weight = tl.load(w + at)
-        if ROUNDED:
-            value, weight = value.to(tl.float16), weight.to(tl.float16)
+        if ROUNDED:  # a row's outlier must not become an infinity, and a whole cache's
+            value = tl.minimum(tl.maximum(value, -_MOST), _MOST).to(tl.float16)
+            weight = weight.to(tl.float16)
         total = tl.dot(value, weight, total)
     return total
 
@@ -102,7 +105,7 @@ class Matrix:
         self._come = torch.zeros(len(weight) // ROWS, dtype=torch.int32, device=weight.device)
 
     def product(self, x: torch.Tensor, *, plan: Plan, pdl: bool) -> torch.Tensor:
-        """`x` [rows, summands], ROWS at most, contiguous; with scales no value beyond fp16's 65,504. Returns
+        """`x` [rows, summands], ROWS at most, contiguous; with scales a value beyond 65,280 counts as that. Returns
         [rows, columns] in x's type."""
         columns, summands = self.weight.shape
         rows, blocks = x.shape[0], columns // plan.columns

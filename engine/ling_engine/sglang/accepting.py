@@ -90,6 +90,10 @@ def _committing(base: Any) -> Any:
                 self.keep_states(lengths[0], io.req_pool_indices)
             return found
 
+        def begin_static_step(self, bs: int, armed: bool) -> None:
+            self.in_graph = False
+            super().begin_static_step(bs, armed)
+
         def note_static_verify(self, bs: int) -> None:
             super().note_static_verify(bs)
             self.in_graph = self.keep_states is not None
@@ -128,10 +132,18 @@ def unsuited(worker: Any, parallel: Any) -> str:
         return "data-parallel attention"
     if worker.server_args.disable_overlap_schedule:  # lengths of a round would lie where the next graph writes its own
         return "no overlap"
+    return _unkept(worker)
+
+
+def _unkept(worker: Any) -> str:
+    """Why a graph cannot keep what it confirms, as `unsuited`."""
     if not worker.server_args.disable_radix_cache:
         return "a prefix cache, for which states are tracked"
     if hasattr(worker.draft_model_runner.token_to_kv_pool, "set_swa_key_buffer_radix_fused_norm_rope"):
         return "a draft of another kind"
+    linear = getattr(worker.model_runner.attn_backend, "linear_attn_backend", None)
+    if getattr(linear, "accept_lens_pool", None) is not None:  # which a row of padding would write
+        return "states that are kept by another way than replays or copies"
     runners = (worker.model_runner, worker.draft_model_runner)
     if any(one.kv_index_translator.full_v2p_table is not None for one in runners):
         return "slots that are translated"

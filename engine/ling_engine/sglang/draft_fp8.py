@@ -106,6 +106,8 @@ class DraftHead(torch.nn.Module):
 
 def _give_layers(model: Any) -> bool:
     """All or none; SGLang's own methods keep their class, by which it knows that it may cut the matrices."""
+    if getattr(model, "fc", None) is None:
+        return False
     found = list(_products(model))
     made = [_rounded(one.weight.data) for one in found]
     if not all(made) or any(getattr(one, "bias", None) is not None for one in found):
@@ -203,7 +205,7 @@ class Rounded:
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """[rows, columns]."""
-        if bias is None and few_rows.few(x):
+        if bias is None and x.ndim == 2 and few_rows.few(x):
             return self.product(x)
         found = torch.matmul(x.to(layer.weight.dtype), layer.weight.T)
         return found if bias is None else found + bias

@@ -184,7 +184,8 @@ def multiplied(original: Callable[..., Any], method: Any, layer: Any, x: Any, bi
     of its own."""
     weight = layer.weight
     plan = matrix = None
-    if bias is None and x.ndim == 2 and few(x, least=2) and weight.dtype == x.dtype and weight.is_contiguous():
+    known = bias is None and x.ndim == 2 and weight.dtype == x.dtype and weight.is_contiguous()
+    if known and few(x, least=2) and not torch.compiler.is_compiling():
         plan = plans.product(weight.shape[1], weight.shape[0])
     if plan is not None:
         matrix = _matrix(weight.data)

@@ -250,10 +250,12 @@ _FEW_ROWS: Final = {
 _DRAFTS: Final = {NEXTN: (0.799, 0.868), DSPARK: (0.897, 0.909)}
 
 
-def _ours(name: str, value: str, source: str, numerics: str, algorithm: str, gain: tuple[float, float]) -> Switch:
+def _ours(
+    name: str, value: str, source: str, numerics: str, algorithm: str, gain: tuple[float, float], *, by_rows: bool
+) -> Switch:  # fmt: skip
     return Switch(
         name=name, value=value, source=source, verified=H200, numerics=numerics, gain=gain, families=(Family.HOPPER,),
-        algorithms=(algorithm,), quantizations=("",), most_tp=1, by_rows=bool(numerics),
+        algorithms=(algorithm,), quantizations=("",), most_tp=1, by_rows=by_rows,
     )  # fmt: skip
 
 
@@ -266,6 +268,7 @@ _OURS: Final = (
             "sums in another order; routing, where two experts tie",
             algorithm,
             gain,
+            by_rows=True,
         )
         for algorithm, (parts, gain) in _FEW_ROWS.items()
     ),
@@ -273,15 +276,16 @@ _OURS: Final = (
         _ours(
             hook_variables.DRAFT_FP8,
             ",".join(hook_variables.DRAFTS[algorithm]),
-            "`ling_engine/sglang/draft_fp8.py`: half of the bytes that drafts read; other drafts, the same tokens",
+            "`ling_engine/sglang/draft_fp8.py`: drafts read half of the bytes; other drafts, the same greedy tokens",
             "",
             algorithm,
             gain,
+            by_rows=True,
         )
         for algorithm, gain in _DRAFTS.items()
     ),
     *(
-        _ours(name, value, source, "", DSPARK, _OURS_GAIN)
+        _ours(name, value, source, "", DSPARK, _OURS_GAIN, by_rows=False)
         for name, value, source in (
             (
                 hook_variables.ACCEPT_IN_GRAPH,

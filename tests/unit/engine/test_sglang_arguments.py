@@ -139,6 +139,8 @@ def test_results_that_do_not_depend_on_other_requests_leave_out_what_is_for_few_
     assert "--bf16-gemm-backend" in with_gemv.argv
     assert "--bf16-gemm-backend" not in without.argv
     assert (ROWS in with_gemv.env, ROWS in without.env) == (True, False)
+    drafted = recipes.recipe(Family.HOPPER, NEXTN, alike=True)
+    assert DRAFT not in drafted.env, "few rows are multiplied in fp8, many in bf16"
 
 
 @pytest.mark.parametrize(

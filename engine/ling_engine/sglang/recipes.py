@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .switches import SWITCHES, Switch
+from .switch import Switch
+from .switches import SWITCHES
 
 if TYPE_CHECKING:
     from .families import Family

@@ -9,44 +9,13 @@ argument parser, no more. Sources: *cookbook* = SGLang's cookbook page of Ling-3
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from ling_engine.decoding import DSPARK, NEXTN, NONE
+from ling_engine.decoding import DSPARK, NEXTN
 
-from . import hook_variables
 from .families import Family
-
-H200, SOURCE_ONLY = "H200", "source-only"
-_ALL: Final = (NONE, NEXTN, DSPARK)
-_GPUS: Final = (Family.HOPPER, Family.BLACKWELL)
-_EVERYWHERE: Final = (*_GPUS, Family.CPU)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """A flag (`--name`, value "" = a flag without one) or a variable, and where it applies.
-
-    `numerics`: what it does to the results; "" = the same arithmetic. `by_rows`: it does so for few rows alone.
-    """
-
-    name: str
-    value: str = ""
-    source: str
-    verified: str = SOURCE_ONLY
-    numerics: str = ""
-    by_rows: bool = False
-    gain: tuple[float, float] | None = None
-    families: tuple[Family, ...] = _EVERYWHERE
-    algorithms: tuple[str, ...] = _ALL
-    quantizations: tuple[str, ...] = ("", "fp8")
-    least_tp: int = 1
-    most_tp: int = 0  # 0 = any
-
-    @property
-    def is_flag(self) -> bool:
-        return self.name.startswith("--")
-
+from .our_switches import OURS
+from .switch import GPUS, H200, Switch
 
 _ALWAYS: Final = (
     Switch(name="--trust-remote-code", source="cookbook", verified=H200),
@@ -59,14 +28,14 @@ _ALWAYS: Final = (
         name="--enable-cudagraph-gc",
         source="runner/base_cuda_graph_runner.py: two of three collections around each capture go; 4.7 -> 1.4 s",
         verified=H200,
-        families=_GPUS,
+        families=GPUS,
     ),
     Switch(
         name="--device",
         value="cuda",
         source="utils/common.py: it looks for a GPU else, and a check has none",
         verified=H200,
-        families=_GPUS,
+        families=GPUS,
     ),
     Switch(
         name="TRITON_CACHE_AUTOTUNING",
@@ -97,7 +66,6 @@ _ALWAYS: Final = (
 # once, and pages of one token.
 _NEXTN_GAIN: Final = (0.903, 0.961)
 _DSPARK_GAIN: Final = (0.805, 0.896)
-_OURS_GAIN: Final = (0.704, 0.746)  # DSPARK: kernels for few rows, acceptance in the graph, a draft in fp8, together
 _HOPPER: Final = (
     Switch(
         name="--attention-backend",
@@ -124,7 +92,7 @@ _LOOP: Final = (
         "ranks are told; one that comes meanwhile waits up to three steps more",
         verified=H200,
         gain=_POLLS_GAIN,
-        families=_GPUS,
+        families=GPUS,
     ),
     Switch(
         name="SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_NONE",
@@ -132,7 +100,7 @@ _LOOP: Final = (
         source="environ.py: in every turn where nothing is computed",
         verified=H200,
         gain=_POLLS_GAIN,
-        families=_GPUS,
+        families=GPUS,
     ),
     Switch(
         name="--bf16-gemm-backend",
@@ -153,7 +121,7 @@ _GRAPHS: Final = (
         source="environ.py: a graph's inputs are copied by one launch, and nothing is reset where nothing is padded",
         verified=H200,
         gain=_NEXTN_GAIN,
-        families=_GPUS,
+        families=GPUS,
     ),
 )
 _PAGES: Final = (
@@ -189,7 +157,7 @@ _SPECULATION: Final = (
         value="1",
         source="batch-1 report; layers/attention/linear/kda_backend.py",
         verified=H200,
-        families=_GPUS,
+        families=GPUS,
         algorithms=(NEXTN, DSPARK),
         numerics="one kernel instead of several: rounding",
     ),
@@ -198,7 +166,7 @@ _SPECULATION: Final = (
         value="1",
         source="environ.py: attention's metadata in a graph of its own; SGLang turns it off for DSPARK itself",
         verified=H200,
-        families=_GPUS,
+        families=GPUS,
         algorithms=(NEXTN,),
     ),
     Switch(
@@ -215,7 +183,7 @@ _SPECULATION: Final = (
             source=f"environ.py: {what}",
             verified=H200,
             gain=_DSPARK_GAIN,
-            families=_GPUS,
+            families=GPUS,
             algorithms=(DSPARK,),
         )
         for name, what in (
@@ -228,7 +196,7 @@ _SPECULATION: Final = (
         name="--enable-linear-replayssm-spec",
         source="cookbook: replays a round instead of keeping every step's state",
         verified=H200,
-        families=_GPUS,
+        families=GPUS,
         algorithms=(DSPARK,),
         numerics="the state is projected from records: rounding",
     ),
@@ -240,72 +208,13 @@ _SPECULATION: Final = (
         algorithms=(DSPARK,),
     ),
 )
-# Ours, over the recipe without them: of each algorithm together, but for DSPARK's drafts in fp8, measured alone. They
-# have not run on more than one rank.
-_FEW_ROWS: Final = {
-    NONE: ("choice,experts,state", (0.873, 0.994)),
-    NEXTN: ("scores,choice,experts,verify,products", (0.799, 0.868)),
-    DSPARK: ("scores,choice,experts,verify,products,replay,context", _OURS_GAIN),
-}
-_DRAFTS: Final = {NEXTN: (0.799, 0.868), DSPARK: (0.897, 0.909)}
-
-
-def _ours(
-    name: str, value: str, source: str, numerics: str, algorithm: str, gain: tuple[float, float], *, by_rows: bool
-) -> Switch:  # fmt: skip
-    return Switch(
-        name=name, value=value, source=source, verified=H200, numerics=numerics, gain=gain, families=(Family.HOPPER,),
-        algorithms=(algorithm,), quantizations=("",), most_tp=1, by_rows=by_rows,
-    )  # fmt: skip
-
-
-_OURS: Final = (
-    *(
-        _ours(
-            hook_variables.FEW_ROWS,
-            parts,
-            "`ling_engine/kernels`: a layer of experts in four launches, other products, KDA's states by more programs",
-            "sums in another order; routing, where two experts tie",
-            algorithm,
-            gain,
-            by_rows=True,
-        )
-        for algorithm, (parts, gain) in _FEW_ROWS.items()
-    ),
-    *(
-        _ours(
-            hook_variables.DRAFT_FP8,
-            ",".join(hook_variables.DRAFTS[algorithm]),
-            "`ling_engine/sglang/draft_fp8.py`: drafts read half of the bytes; other drafts, the same greedy tokens",
-            "",
-            algorithm,
-            gain,
-            by_rows=True,
-        )
-        for algorithm, gain in _DRAFTS.items()
-    ),
-    *(
-        _ours(name, value, source, "", DSPARK, _OURS_GAIN, by_rows=False)
-        for name, value, source in (
-            (
-                hook_variables.ACCEPT_IN_GRAPH,
-                "1",
-                "`ling_engine/sglang/accepting.py`: the verify graph says what is confirmed, and keeps it",
-            ),
-            *(
-                (name, value, "environ.py: what that graph does besides")
-                for name, value in hook_variables.ACCEPTANCE.items()
-            ),
-        )
-    ),
-)
 _FP8: Final = (
     Switch(
         name="--ep-size",
         value="{tp}",
         source="cookbook: 768 columns of an expert cannot be cut into blocks of 128 for four ranks",
         quantizations=("fp8",),
-        families=_GPUS,
+        families=GPUS,
         least_tp=2,
     ),
 )
@@ -320,4 +229,4 @@ _CPU: Final = tuple(
         ("SGLANG_FORCE_STREAM_INTERVAL", "1"),
     )
 )
-SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_LOOP, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *_OURS, *_FP8, *_CPU)
+SWITCHES: Final = (*_ALWAYS, *_HOPPER, *_LOOP, *_GRAPHS, *_PAGES, *_BLACKWELL, *_SPECULATION, *OURS, *_FP8, *_CPU)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = 220 << 10  # bytes that a program may use
 MATRICES = {  # columns, summands, rows of a round, whether in fp8: what the target verifies by, what drafts read
     "KDA's input": (20512, 2560, 9, False), "attention's output": (2560, 4096, 9, False),
-    "MLA's queries": (6144, 2560, 9, False),
+    "MLA's queries": (6144, 2560, 9, False), "dense gate and up": (12288, 2560, 9, False),
+    "dense down": (2560, 6144, 9, False),
     "draft: head": (157184, 2560, 8, True), "draft: head, one row": (157184, 2560, 1, True),
     "draft: context": (40960, 2560, 9, True), "draft: qkv, gate and up": (12288, 2560, 8, True),
     "draft: attention's output": (2560, 4096, 8, True), "draft: down": (2560, 6144, 8, True),

@@ -111,14 +111,13 @@ def product(summands: int, columns: int) -> Plan | None:
     """
     if columns < _SMALL:
         return None
-    shared = 1 if columns >= 2 * _SMALL else 4
-    block, programs = (64, 0) if columns >= _VAST else (32, 3 * _PROCESSORS)
+    kind = {"columns": 32, "parts": 4}
+    if columns >= _VAST:
+        kind = {"columns": 64}
+    elif columns >= 2 * _SMALL:
+        kind = {"columns": 32, "programs": 3 * _PROCESSORS}
     steps = (128, 64, 32)
-    return _first(
-        [Plan(columns=block, summands=step, stages=4, parts=shared, programs=programs) for step in steps],
-        columns,
-        summands / shared,
-    )
+    return _first([Plan(summands=step, stages=4, **kind) for step in steps], columns, summands / kind.get("parts", 1))
 
 
 def rounded(summands: int, columns: int) -> Plan | None:

@@ -2,10 +2,10 @@
 
 SGLang 0.5.23 can end a verify graph with what follows it: the target's best tokens, how many drafts they confirm, the
 lengths and tokens that the next round starts from, and what the draft's cache gets of the target's rows. It does so for
-one target alone; for others 25 launches of the host follow each graph, which take it longer than a graph takes a GPU to
-draft (`speculative/dspark_components`: `dspark_worker_v2.py`, `dspark_verify.py`). Here they are in the graph for ours,
-and KDA's states of the confirmed rows with them. Batches that sample, have a grammar or penalties are accepted behind
-the graph, as before: a gate, 0 for them, keeps it from writing anything.
+one target alone; for others eight launches of the host follow each graph, and a dozen that keep what it confirmed,
+before the next draft (`speculative/dspark_components`: `dspark_worker_v2.py`, `dspark_verify.py`). Here they are in the
+graph for ours, and KDA's states of the confirmed rows with them. Batches that sample, have a grammar or penalties are
+accepted behind the graph, as before: a gate, 0 for them, keeps it from writing anything.
 """
 
 from __future__ import annotations

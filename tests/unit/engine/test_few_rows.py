@@ -126,7 +126,7 @@ def test_a_rounded_matrix_is_cut_into_enough_programs(columns: int, summands: in
 @pytest.mark.parametrize(
     ("columns", "summands", "cut"),
     [
-        (157184, 2560, (64, 1, 0)), (20512, 2560, (32, 1, 396)), (2560, 4096, (32, 4, 396)), (576, 2560, None),
+        (157184, 2560, (64, 1, 0)), (20512, 2560, (32, 1, 396)), (2560, 4096, (32, 4, 0)), (576, 2560, None),
         (4104, 64, None),
     ],
     ids=["head", "KDA", "narrow", "a library's", "no whole blocks"],

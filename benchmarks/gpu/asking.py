@@ -44,13 +44,15 @@ class Answer:
         return len(self.tokens) / self.rounds if self.rounds else 1.0
 
 
-def ask(port: int, prompt: Sequence[int], new: int, *, text: bool = False, timeout: float = 300) -> Answer:
-    """Greedy, streamed, whatever ends an answer ignored. Raises Failed, OSError."""
-    parameters: dict[str, Any] = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
+def ask(
+    port: int, prompt: Sequence[int], new: int, *, text: bool = False, temperature: float = 0, timeout: float = 300
+) -> Answer:
+    """Greedy where there is no `temperature`, streamed, whatever ends an answer ignored. Raises Failed, OSError."""
+    parameters: dict[str, Any] = {"temperature": temperature, "max_new_tokens": new, "ignore_eos": True}
     path, body = "/generate", {"input_ids": list(prompt), "sampling_params": parameters, "stream": True}
     if text:
         path = "/v1/completions"
-        body = {"model": "ling", "prompt": list(prompt), "max_tokens": new, "temperature": 0, "stream": True}
+        body = {"model": "ling", "prompt": list(prompt), "max_tokens": new, "temperature": temperature, "stream": True}
     began, times, last, pieces, whole = time.monotonic(), [], {}, [], False
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})

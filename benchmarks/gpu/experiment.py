@@ -91,13 +91,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--closest", default="NEXTN", help="the mode that is looked at from all sides")
     parser.add_argument("--runtime", default="sglang")
     parser.add_argument("--tp", type=int, default=1, help="ranks of every engine; as many GPUs are wanted")
+    parser.add_argument(
+        "--concurrency", type=int, default=1, help="requests that an engine decodes at a time; switches asks as many"
+    )
+    parser.add_argument("--temperature", type=float, default=0, help="of what switches asks; 0: greedy")
     parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
     return parser.parse_args()
 
 
 def main() -> int:
     args = arguments()
-    lab = Lab(out=args.out, work=args.work, cpu=args.cpu, runtime=args.runtime, tp=args.tp)
+    lab = Lab(out=args.out, work=args.work, cpu=args.cpu, runtime=args.runtime, tp=args.tp,
+              concurrency=args.concurrency)  # fmt: skip
     report = Report(path=args.out / "experiment.json", machine=smoke.machine() | dict(SAFE))
     stage = Stage(lab=lab, report=report, args=args, model=args.models / args.model, shape=args.models / "shape")
     stage.idle_mib = gpu_mib()

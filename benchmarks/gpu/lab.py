@@ -46,6 +46,7 @@ class Lab:
     cpu: bool = False
     runtime: str = "sglang"
     tp: int = 1
+    concurrency: int = 1  # requests that an engine decodes at a time
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     slots: dict[str, Slot] = field(default_factory=dict)
     callers: list[str] = field(default_factory=list)
@@ -223,7 +224,7 @@ class Slot:
         flags += ["--probe-port", "0", "--grace-seconds", "5", "--served-model-name", "ling"]
         flags += ["--runtime", self.lab.runtime, "--context-length", str(CONTEXT), "--decoding", mode]
         if self.lab.runtime == "sglang":
-            flags += ["--concurrency", "1", "--tp", str(self.lab.tp)]
+            flags += ["--concurrency", str(self.lab.concurrency), "--tp", str(self.lab.tp)]
         self.flags[pod] = [*flags, *more]
         self.again(pod, *before, **env)
 

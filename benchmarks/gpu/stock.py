@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 DRAFTS = 6  # rows of a round of NEXTN, which SGLang counts among a request's tokens
 
 
-def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1, context: int = CONTEXT) -> ModelSettings:
+def settings(
+    model: Path, mode: str, policy: str = OFF, tp: int = 1, context: int = CONTEXT, concurrency: int = 1
+) -> ModelSettings:
     decoding = {
         "None": Decoding(),
         "NEXTN": Decoding(algorithm="NEXTN", num_steps=5, num_draft_tokens=DRAFTS),
@@ -35,16 +37,15 @@ def settings(model: Path, mode: str, policy: str = OFF, tp: int = 1, context: in
     }[mode]
     return ModelSettings(
         path=model, revision="", context_length=context, max_queue=64, served_name="ling", decoding=decoding,
-        concurrency=1, weight_cache=policy, tp=tp,
+        concurrency=concurrency, weight_cache=policy, tp=tp,
     )  # fmt: skip
 
 
 def call(lab: Lab, model: Path, mode: str, context: int = CONTEXT) -> Arguments:
     """How our recipe calls SGLang; `context`: tokens of a request."""
     capability = None if lab.cpu else (9, 0)
-    return describe.command(settings(model, mode, tp=lab.tp, context=context), describe.Device(capability=capability))[
-        1
-    ]
+    wanted = settings(model, mode, tp=lab.tp, context=context, concurrency=lab.concurrency)
+    return describe.command(wanted, describe.Device(capability=capability))[1]
 
 
 class Stock:
@@ -73,8 +74,8 @@ class Stock:
         self.lab.until(lambda: get(self.port, "/ready") is not None, f"{self.name} to be ready", seconds, self.name)
         return time.monotonic() - self.began
 
-    def ask(self, prompt: Sequence[int], new: int) -> Answer:
-        return ask(self.port, prompt, new)
+    def ask(self, prompt: Sequence[int], new: int, temperature: float = 0) -> Answer:
+        return ask(self.port, prompt, new, temperature=temperature)
 
     def stop(self) -> None:
         self.lab.stop(self.name)

@@ -147,12 +147,11 @@ def started(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> di
 def compared(stage: Stage, mode: str, engines: dict[str, Stock], ends: float) -> list[Any]:
     """Step times in ms of whole rounds: {switch: [one a round]}, as rows; `ends`: when they are over, monotonic."""
     names, steps = list(engines), {name: list[float]() for name in engines}
-    alike = {name: asked(engines[name], stage.args.short) for name in names}  # a first round warms up
+    alike = {name: asked(stage, engines[name])[0] for name in names}  # a first round warms up
     for number in range(1, stage.args.pairs + 1):
         began, turn = time.monotonic(), number % len(names)
         for name in names[turn:] + names[:turn]:
-            answer = asked(engines[name], stage.args.short)
-            steps[name].append(answer.tpot * answer.accept * 1000)
+            steps[name].append(statistics.fmean(one.tpot * one.accept for one in asked(stage, engines[name])) * 1000)
         if time.monotonic() + 1.5 * (time.monotonic() - began) + _SPARE > ends:
             break
     if len(steps["cookbook"]) < _FEWEST:
@@ -160,9 +159,12 @@ def compared(stage: Stage, mode: str, engines: dict[str, Stock], ends: float) ->
     return [told(stage, mode, name, steps, alike, engines) for name in names if name != "cookbook"]
 
 
-def asked(engine: Stock, new: int) -> Answer:
-    long = prompts()[-1]
-    return engine.ask((long * (_PROMPT // len(long) + 1))[:_PROMPT], new)
+def asked(stage: Stage, engine: Stock) -> list[Answer]:
+    """Answers to as many prompts at once as an engine decodes at a time."""
+    long = prompts()[-1] * (_PROMPT // len(prompts()[-1]) + 2)
+    texts = [long[at : at + _PROMPT] for at in range(stage.args.concurrency)]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        return list(pool.map(lambda text: engine.ask(text, stage.args.short, stage.args.temperature), texts))
 
 
 def told(
@@ -183,6 +185,17 @@ def told(
         f"{mode} {name}: step / cookbook's, {len(pairs)} rounds", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", goal, verdict,
         said=switch_table.verdict(low, high), step_ms=step, accept=accept, rounds=pairs,
     )  # fmt: skip
+    if not stage.args.temperature:
+        parted(stage, mode, name, alike, engines)
+    if mode == "None" and name in _OURS and stage.args.concurrency == 1:
+        floor(stage, f"{mode} {name}", step)
+        if name == "recipe":
+            floor(stage, f"{mode} cookbook", statistics.fmean(steps["cookbook"]))
+    return (mode, name, step, ratio, low, high)
+
+
+def parted(stage: Stage, mode: str, name: str, alike: dict[str, Answer], engines: dict[str, Stock]) -> None:
+    """Where a greedy answer parts from the cookbook's, and how close a call that was."""
     at = first_difference(alike[name], alike["cookbook"])
     stage.report.row(f"{mode} {name}: first token that differs", "none" if at is None else at)
     if at is not None and name in (switch_table.TUNED, "recipe"):
@@ -192,11 +205,6 @@ def told(
             prompt = (long * (_PROMPT // len(long) + 1))[:_PROMPT]
             pair = (alike[name].tokens, alike["cookbook"].tokens)
             ties.told(stage.report, f"{mode} {name}", engine.port, [prompt], [pair])
-    if mode == "None" and name in _OURS:
-        floor(stage, f"{mode} {name}", step)
-        if name == "recipe":
-            floor(stage, f"{mode} cookbook", statistics.fmean(steps["cookbook"]))
-    return (mode, name, step, ratio, low, high)
 
 
 def floor(stage: Stage, what: str, step_ms: float) -> None:

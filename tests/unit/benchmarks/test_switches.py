@@ -48,6 +48,7 @@ def test_all_decode_alike_and_differ_in_switches_alone(mode: str) -> None:
     found = calls(mode)
     more = ["recipe and hooks", "recipe and hooks but the experts"]
     more += ["recipe without our kernels", *(["recipe without a draft in fp8"] if mode != "None" else [])]
+    more += ["recipe without acceptance in the graph"] if mode == "DSPARK" else []
     more += ["recipe without rare polls", "recipe without GEMV"]
     assert list(found)[: 3 + len(more)] == ["cookbook", "recipe", *more, "all"]
     assert found["recipe"].argv == ours(mode).argv
@@ -82,6 +83,10 @@ def test_a_trial_is_alone_but_in_all() -> None:
     assert "LING_DRAFT_FP8" not in calls("None")["recipe and hooks"].env
     folded = calls("DSPARK")["recipe and hooks"].env
     assert (folded["LING_ACCEPT_IN_GRAPH"], folded["SGLANG_OPT_DSV41_DSPARK_POST_FOLD"]) == ("1", "1")
+    graph = calls("DSPARK")["acceptance in the graph"]
+    assert "--disable-radix-cache" in graph.argv, "or it keeps nothing"
+    parts = {one.removeprefix("few rows: ") for one in calls("None") if one.startswith("few rows: ")}
+    assert parts == {"choice", "experts", "state"}, "a plain step meets no others"
     assert found["few rows: choice"].env == found["cookbook"].env | {"LING_FEW_ROWS": "choice"}
     together = found["all"]
     assert together.env["SGLANG_MOE_CONFIG_DIR"] == "/tables"

@@ -27,6 +27,7 @@ class Engine:
 
     ready_ones: ClassVar[set[str]] = set()
     alive: ClassVar[set[str]] = set()
+    asked: ClassVar[list[tuple[str, tuple[int, ...], float]]] = []
     without_fa3: ClassVar[str] = ""  # what of a name is not started on the default attention
 
     def __init__(self, lab: Lab, name: str, model: Path, mode: str, *, argv: Any = (), env: Any = None) -> None:
@@ -45,7 +46,8 @@ class Engine:
         Engine.ready_ones.add(self.name)
         return 1.0
 
-    def ask(self, prompt: Any, new: int) -> Answer:
+    def ask(self, prompt: Any, new: int, temperature: float = 0) -> Answer:
+        Engine.asked.append((self.name, tuple(prompt), temperature))
         assert self.name in Engine.ready_ones, f"{self.name} is not ready and was asked"
         rounds = new // 4 if self._mode == "NEXTN" else new
         times = tuple(self._step / (new / rounds) * at for at in range(new))
@@ -61,12 +63,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(switches, "Stock", Engine)
     monkeypatch.setattr(Engine, "ready_ones", set())
     monkeypatch.setattr(Engine, "alive", set())
+    monkeypatch.setattr(Engine, "asked", [])
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(flash.target()))
     args = argparse.Namespace(
-        modes="NEXTN,None", tuned="", switches="", beside=5, patience=1, pairs=4, short=64, cpu=False, closest="NEXTN"
-    )
+        modes="NEXTN,None", tuned="", switches="", beside=5, patience=1, pairs=4, short=64, cpu=False, closest="NEXTN",
+        concurrency=1, temperature=0.0,
+    )  # fmt: skip
     report = Report(path=tmp_path / "experiment.json", machine={})
     return Stage(lab=Lab(out=tmp_path, work=tmp_path / "work"), report=report, args=args, model=model, shape=model)
 
@@ -109,6 +113,23 @@ def test_only_those_that_are_named_are_started(stage: Stage) -> None:
     switches.switches(stage)
     compared = [row["name"] for row in stage.report.rows if "step / cookbook" in row["name"]]
     assert [name.partition(":")[0] for name in compared] == ["NEXTN recipe", "NEXTN bf16 router"]
+
+
+def test_as_many_are_asked_at_once_as_an_engine_decodes(stage: Stage) -> None:
+    stage.args.switches, stage.args.modes, stage.args.concurrency = "recipe", "NEXTN", 3
+    switches.switches(stage)
+    prompts = [prompt for name, prompt, _ in Engine.asked if name.endswith("recipe")][1:]  # without that of the start
+    assert len(prompts) == 3 * (stage.args.pairs + 1)
+    assert len({prompt[:1] for prompt in prompts[:3]}) == 3, "a prefix cache has nothing to share between them"
+    assert {len(prompt) for prompt in prompts} == {512}
+
+
+def test_answers_that_are_drawn_are_not_compared_by_token(stage: Stage) -> None:
+    stage.args.switches, stage.args.modes, stage.args.temperature = "recipe", "NEXTN", 1.0
+    switches.switches(stage)
+    assert {temperature for _, _, temperature in Engine.asked[2:]} == {1.0}
+    assert "NEXTN recipe: step / cookbook's, 4 rounds" in rows(stage)
+    assert not [name for name in rows(stage) if "first token that differs" in name]
 
 
 def test_every_mode_has_its_first_wave_before_any_has_its_second(stage: Stage) -> None:

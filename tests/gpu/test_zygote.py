@@ -1,0 +1,40 @@
+"""What SGLang concludes from the GPU while it is imported: in a zygote, which has none, the same as elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_zygote_holds_the_constants_of_a_process_that_asked_the_driver(tmp_path: Path) -> None:
+    """One that differs means other kernels, or others to choose among: answers that part by rounding."""
+    if importlib.util.find_spec("sglang") is None:
+        pytest.skip("needs SGLang in this environment")
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "tests.gpu.constants", name.split("-")[0], str(tmp_path / name)],
+            cwd=ROOT, env=os.environ | {"SGLANG_EXTERNAL_MODEL_PACKAGE": "ling_engine.sglang.architectures"},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for name in ("zygote", "driver", "driver-again")
+    }  # fmt: skip
+    for name, process in started.items():
+        _, said = process.communicate(timeout=250)
+        assert process.returncode == 0, f"{name}: {said[-1500:]}"
+    held: dict[str, dict[str, str]] = {name: json.loads((tmp_path / name).read_text()) for name in started}
+    drivers, again = held["driver"], held["driver-again"]
+    lasting = {name for name, value in drivers.items() if again.get(name) == value}  # no time, pid, port
+    assert len(lasting) > 3_000
+    known = {"BS_LIST", "kda_gate_chunk_cumsum_vector_kernel"}  # a list of blocks, a kernel that is tuned among them
+    assert known <= {name.removeprefix("sglang.kernels.ops.attention.fla.kda.") for name in lasting}
+    others = {name: (held["zygote"].get(name), drivers[name]) for name in sorted(lasting)}
+    assert {name: pair for name, pair in others.items() if pair[0] != pair[1]} == {}

@@ -13,7 +13,7 @@ from ling_engine.runtime import OFF, ModelSettings
 from ling_engine.sglang import describe
 
 from .asking import Answer, ask, get
-from .lab import CONTEXT
+from .lab import CONTEXT, descendants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,6 +76,11 @@ class Stock:
 
     def ask(self, prompt: Sequence[int], new: int, temperature: float = 0) -> Answer:
         return ask(self.port, prompt, new, temperature=temperature)
+
+    def pids(self) -> list[int]:
+        """Of all its processes."""
+        process = self.lab.processes[self.name]
+        return [process.pid, *descendants(process.pid)]
 
     def stop(self) -> None:
         self.lab.stop(self.name)

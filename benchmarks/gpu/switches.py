@@ -1,7 +1,8 @@
 """The parts that look for time: every switch against the cookbook's call, a decode step's profile, the bandwidth floor.
 
-Engines of one mode stand side by side, each looking for requests on a core of its own as SGLang does; round by round
-each answers once, the order changing; a switch's steps are compared with the cookbook's of that round.
+Engines of one mode stand side by side, each looking for requests all the time as SGLang does, on cores of its own
+where there are enough; round by round each answers once, the order changing; a switch's steps are compared with the
+cookbook's of that round, and the fastest of either with each other: what the GPU allows where the host holds up some.
 What does not fit on the GPU at once comes in waves, each with the cookbook's again: every mode's first part, which has
 our recipe in it, then every mode's second; small parts share a wave, and its time. Rounds end before the part's time
 does, and what was measured is told.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,7 @@ from ling_engine.reference.config import load_keys
 from ling_engine.sglang.shape import shape_of
 from ling_engine.sglang.sizes import set_bytes
 
-from . import switch_table, ties, trace
+from . import cores, switch_table, ties, trace
 from .asking import Failed, post
 from .parity import first_difference, prompts
 from .stock import Stock, call
@@ -96,9 +98,11 @@ def waves(stage: Stage) -> list[list[Group]]:
 def one_wave(stage: Stage, groups: list[Group], rows: list[Any]) -> None:
     """Appends rows of the table, group by group; all engines are started at once."""
     made: list[Stock] = []
+    everywhere: set[int] = set()
     try:
         with ThreadPoolExecutor(len(groups)) as pool:
             ready = list(pool.map(lambda group: comparable(stage, *group, made), groups))
+        everywhere = apart(stage, [engine for engines in ready for engine in engines.values()])
         for number, ((mode, _), engines) in enumerate(zip(groups, ready, strict=True)):
             ends = moe_plan.shares(groups[number:], time.monotonic(), stage.lab.ends)
             with stage.report.part(f"{mode} switches"):
@@ -109,6 +113,21 @@ def one_wave(stage: Stage, groups: list[Group], rows: list[Any]) -> None:
     finally:
         for engine in made:
             engine.stop()
+        if everywhere:
+            cores.pin([os.getpid()], everywhere)
+
+
+def apart(stage: Stage, engines: list[Stock]) -> set[int]:
+    """Every engine on cores of its own, and this process on those that are left; the processors that it had."""
+    cpus = os.sched_getaffinity(0)
+    shares = cores.shares(len(engines), cores.order(cpus))
+    for engine, own in zip(engines, shares, strict=False):
+        cores.pin(engine.pids(), own)
+    if shares:
+        cores.pin([os.getpid()], shares[-1])
+    said = [list(own) for own in shares] or f"{len(engines)} engines share {len(cpus)}"
+    stage.report.row("processors of each engine, and of who asks", said)
+    return cpus
 
 
 def comparable(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> dict[str, Stock]:
@@ -177,21 +196,22 @@ def told(
 ) -> Any:
     pairs = list(zip(steps[name], steps["cookbook"], strict=True))
     ratio, low, high = intervals.paired_ratio(pairs)
-    step = statistics.fmean(steps[name])
+    step, best = statistics.fmean(steps[name]), min(steps[name]) / min(steps["cookbook"])
     goal = "upper < 1; <= 0.7 for one mode" if name in _OURS else ""
     verdict = high < 1 if name in _OURS else None
     accept = [round(alike[one].accept, 3) for one in (name, "cookbook")]
     stage.report.row(
         f"{mode} {name}: step / cookbook's, {len(pairs)} rounds", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", goal, verdict,
-        said=switch_table.verdict(low, high), step_ms=step, accept=accept, rounds=pairs,
+        said=switch_table.verdict(low, high), step_ms=step, fastest=best, accept=accept, rounds=pairs,
     )  # fmt: skip
+    stage.report.row(f"{mode} {name}: fastest / cookbook's fastest", best)
     if not stage.args.temperature:
         parted(stage, mode, name, alike, engines)
     if mode == "None" and name in _OURS and stage.args.concurrency == 1:
         floor(stage, f"{mode} {name}", step)
         if name == "recipe":
             floor(stage, f"{mode} cookbook", statistics.fmean(steps["cookbook"]))
-    return (mode, name, step, ratio, low, high)
+    return (mode, name, step, ratio, low, high, best)
 
 
 def parted(stage: Stage, mode: str, name: str, alike: dict[str, Answer], engines: dict[str, Stock]) -> None:

@@ -3,7 +3,8 @@ facts, or in a process that asks the driver itself.
 
     python -m tests.gpu.constants zygote|driver FILE
 
-In SGLang's environment, from the repository's root. Plain values of modules, and what Triton chooses among.
+In SGLang's environment, with our rooms on PYTHONPATH, from the repository's root. Plain values of modules, and what
+Triton chooses among.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / room) for room in ("api", "engine")]
 
 PACKAGES = ("sglang", "sgl_kernel", "flashinfer", "triton")
 PLAIN = (bool, int, float, str, bytes, type(None))

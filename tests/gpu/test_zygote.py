@@ -19,10 +19,12 @@ def test_a_zygote_holds_the_constants_of_a_process_that_asked_the_driver(tmp_pat
     """One that differs means other kernels, or others to choose among: answers that part by rounding."""
     if importlib.util.find_spec("sglang") is None:
         pytest.skip("needs SGLang in this environment")
+    path = os.pathsep.join([*(str(ROOT / room) for room in ("api", "engine")), os.environ.get("PYTHONPATH", "")])
+    own = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "ling_engine.sglang.architectures", "PYTHONPATH": path.strip(os.pathsep)}
     started = {
         name: subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.constants", name.split("-")[0], str(tmp_path / name)],
-            cwd=ROOT, env=os.environ | {"SGLANG_EXTERNAL_MODEL_PACKAGE": "ling_engine.sglang.architectures"},
+            cwd=ROOT, env=os.environ | own,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
         for name in ("zygote", "driver", "driver-again")

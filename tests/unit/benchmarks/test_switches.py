@@ -102,7 +102,9 @@ def test_a_trial_is_alone_but_in_all() -> None:
 )
 def test_what_an_interval_says(low: float, high: float, said: str) -> None:
     assert switch_table.verdict(low, high) == said
-    assert switch_table.table([("NEXTN", "x", 4.5, 0.9, low, high)]).endswith(f"{low:.3f}, {high:.3f}] | {said} |\n")
+    assert switch_table.table([("NEXTN", "x", 4.5, 0.9, low, high, 0.8)]).endswith(
+        f"{low:.3f}, {high:.3f}] | 0.800 | {said} |\n"
+    )
 
 
 def event(name: str, begin: float, took: float, cat: str = "kernel") -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,6 +54,9 @@ class Engine:
         times = tuple(self._step / (new / rounds) * at for at in range(new))
         return Answer(tokens=tuple(range(new)), times=times, began=0.0, rounds=rounds)
 
+    def pids(self) -> list[int]:
+        return [1_000 + len(self.name)]
+
     def stop(self) -> None:
         Engine.ready_ones.discard(self.name)
         Engine.alive.discard(self.name)
@@ -89,7 +93,7 @@ def test_each_switch_is_compared_with_the_cookbooks_step(stage: Stage) -> None:
     assert found["NEXTN recipe: step / cookbook's, 4 rounds"]["step_ms"] == pytest.approx(4 * 0.6, rel=0.05)
     assert "None recipe: share of the bandwidth floor of a plain step" in found
     table = (stage.lab.out / "switches.md").read_text()
-    assert "| NEXTN | recipe |" in table
+    assert "| NEXTN | recipe | 2.400 | 0.600 [0.600, 0.600] | 0.600 | kept |" in table
     assert "| None | bf16 router |" in table
     assert Engine.alive == Engine.ready_ones == set(), "nothing is left"
 
@@ -122,6 +126,19 @@ def test_as_many_are_asked_at_once_as_an_engine_decodes(stage: Stage) -> None:
     assert len(prompts) == 3 * (stage.args.pairs + 1)
     assert len({prompt[:1] for prompt in prompts[:3]}) == 3, "a prefix cache has nothing to share between them"
     assert {len(prompt) for prompt in prompts} == {512}
+
+
+def test_engines_are_asked_on_cores_of_their_own_and_started_on_all(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    monkeypatch.setattr(switches.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(switches.cores, "pin", lambda pids, cpus: pinned.append((tuple(pids), tuple(sorted(cpus)))))
+    stage.args.switches, stage.args.modes = "recipe", "NEXTN"
+    switches.switches(stage)
+    assert [len(cpus) for _, cpus in pinned] == [2, 2, 4, 8], "two engines, who asks, and who asks when they have ended"
+    assert {cpu for _, cpus in pinned[:3] for cpu in cpus} == set(range(8))
+    assert pinned[2][0] == pinned[3][0] == (os.getpid(),)
 
 
 def test_answers_that_are_drawn_are_not_compared_by_token(stage: Stage) -> None:

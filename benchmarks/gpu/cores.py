@@ -1,0 +1,45 @@
+"""Processor cores for engines that stand side by side: each its own, or an engine that looks for requests all the time
+slows down its neighbour on the other half of a core, now this one and now that. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_LEAST = 2  # processors of an engine: one looks for requests, the other ones serve HTTP
+
+
+def order(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """Those that share a core side by side."""
+
+    def together(cpu: int) -> int:
+        file = root / f"cpu{cpu}" / "topology" / "core_cpus_list"
+        try:
+            return int(file.read_text().replace("-", ",").split(",")[0])
+        except (OSError, ValueError):
+            return cpu
+
+    return sorted(cpus, key=lambda cpu: (together(cpu), cpu))
+
+
+def shares(engines: int, cpus: Sequence[int]) -> list[tuple[int, ...]]:
+    """As many for each engine, in the order given; the last share is for whoever asks them. Empty where there are too
+    few."""
+    each = len(cpus) // (engines + 1)
+    each -= each % _LEAST
+    if each < _LEAST:
+        return []
+    return [tuple(cpus[at * each : (at + 1) * each]) for at in range(engines)] + [tuple(cpus[engines * each :])]
+
+
+def pin(pids: Sequence[int], cpus: Iterable[int]) -> None:
+    """All threads that these processes have now; what they start later inherits it."""
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), cpus)

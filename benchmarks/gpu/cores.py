@@ -1,5 +1,5 @@
-"""Processor cores for engines that stand side by side: each its own, or an engine that looks for requests all the time
-slows down its neighbour on the other half of a core, now this one and now that. Linux."""
+"""Processor cores for engines that stand side by side: each its own, so that one which looks for requests all the time
+is in nobody's way. Linux."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-_LEAST = 2  # processors of an engine: one looks for requests, the other ones serve HTTP
 
 
 def order(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
@@ -27,12 +25,12 @@ def order(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> 
     return sorted(cpus, key=lambda cpu: (together(cpu), cpu))
 
 
-def shares(engines: int, cpus: Sequence[int]) -> list[tuple[int, ...]]:
-    """As many for each engine, in the order given; the last share is for whoever asks them. Empty where there are too
-    few."""
+def shares(engines: int, cpus: Sequence[int], ranks: int = 1) -> list[tuple[int, ...]]:
+    """As many for each engine, in the order given, an even number; the last share is for whoever asks them. Empty where
+    there are too few: each of the `ranks` looks for requests on one, and HTTP is served on another."""
     each = len(cpus) // (engines + 1)
-    each -= each % _LEAST
-    if each < _LEAST:
+    each -= each % 2
+    if each < ranks + 1:
         return []
     return [tuple(cpus[at * each : (at + 1) * each]) for at in range(engines)] + [tuple(cpus[engines * each :])]
 

@@ -80,7 +80,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=6, help="seconds of a window of beside")
     parser.add_argument("--short", type=int, default=384, help="tokens of an answer of switches")
     parser.add_argument(
-        "--beside", type=int, default=9, help="engines of switches on the GPU at once, the cookbook's among them"
+        "--beside",
+        type=int,
+        default=9,
+        help="engines of switches on the GPU at once, the cookbook's among them; each has cores of its own where there "
+        "are two processors for each and two more: 7 on 16",
     )
     parser.add_argument("--switches", default="", help="only these of them, by name, besides the cookbook's")
     parser.add_argument("--tuned", default="", help="a folder of MoE tables, as benchmarks.tune_moe writes it")

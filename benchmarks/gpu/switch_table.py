@@ -72,6 +72,8 @@ _MET: Final = {
     "replay": (DSPARK,),
     "context": (DSPARK,),
 }
+# Without it SGLang verifies by other kernels; compare it with the trial of that switch alone.
+_VERIFIED: Final = {"SGLANG_OPT_FUSED_KDA_VERIFY": "1"}
 _ROUNDING: Final = "rounding; routing, where two experts tie"
 _HOOKS: Final = (
     Trial(
@@ -101,7 +103,7 @@ TRIALS: Final = (
     *(
         Trial(
             name=f"{FEW}: {part}",
-            env={hook_variables.FEW_ROWS: part},
+            env={hook_variables.FEW_ROWS: part} | (_VERIFIED if part == "verify" else {}),
             modes=_MET.get(part, (NONE, *SPECULATIVE)),
             numerics=_ROUNDING,
         )

@@ -98,11 +98,11 @@ def waves(stage: Stage) -> list[list[Group]]:
 def one_wave(stage: Stage, groups: list[Group], rows: list[Any]) -> None:
     """Appends rows of the table, group by group; all engines are started at once."""
     made: list[Stock] = []
-    everywhere: set[int] = set()
+    everywhere = os.sched_getaffinity(0)
     try:
         with ThreadPoolExecutor(len(groups)) as pool:
             ready = list(pool.map(lambda group: comparable(stage, *group, made), groups))
-        everywhere = apart(stage, [engine for engines in ready for engine in engines.values()])
+        apart(stage, [engine for engines in ready for engine in engines.values()])
         for number, ((mode, _), engines) in enumerate(zip(groups, ready, strict=True)):
             ends = moe_plan.shares(groups[number:], time.monotonic(), stage.lab.ends)
             with stage.report.part(f"{mode} switches"):
@@ -111,23 +111,21 @@ def one_wave(stage: Stage, groups: list[Group], rows: list[Any]) -> None:
                 rows += compared(stage, mode, engines, ends)
                 (stage.lab.out / "switches.md").write_text(switch_table.table(rows))
     finally:
+        cores.pin([os.getpid()], everywhere)  # or what is started next would inherit a few
         for engine in made:
             engine.stop()
-        if everywhere:
-            cores.pin([os.getpid()], everywhere)
 
 
-def apart(stage: Stage, engines: list[Stock]) -> set[int]:
-    """Every engine on cores of its own, and this process on those that are left; the processors that it had."""
+def apart(stage: Stage, engines: list[Stock]) -> None:
+    """Every engine on cores of its own where there are enough, and this process on those that are left."""
     cpus = os.sched_getaffinity(0)
-    shares = cores.shares(len(engines), cores.order(cpus))
+    shares = cores.shares(len(engines), cores.order(cpus), stage.lab.tp)
     for engine, own in zip(engines, shares, strict=False):
         cores.pin(engine.pids(), own)
     if shares:
         cores.pin([os.getpid()], shares[-1])
     said = [list(own) for own in shares] or f"{len(engines)} engines share {len(cpus)}"
     stage.report.row("processors of each engine, and of who asks", said)
-    return cpus
 
 
 def comparable(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> dict[str, Stock]:
@@ -152,7 +150,7 @@ def started(stage: Stage, mode: str, calls: list[Call], made: list[Stock]) -> di
         made.append(engine)
         try:
             engine.ready(stage.args.patience)
-            engine.ask(prompts()[0][:64], 32)
+            engine.ask(prompts()[0][:64], 32, stage.args.temperature)
         except (Failed, OSError) as error:
             stage.report.row(f"{mode} {one.name}: does not run", " ".join(str(error).split())[-400:])
             engine.stop()
@@ -179,7 +177,8 @@ def compared(stage: Stage, mode: str, engines: dict[str, Stock], ends: float) ->
 
 
 def asked(stage: Stage, engine: Stock) -> list[Answer]:
-    """Answers to as many prompts at once as an engine decodes at a time."""
+    """Answers to as many prompts at once as an engine decodes at a time. Of several, one that is being decoded waits
+    while the others are read, and the last is decoded alone: their mean step is no step of that many rows."""
     long = prompts()[-1] * (_PROMPT // len(prompts()[-1]) + 2)
     texts = [long[at : at + _PROMPT] for at in range(stage.args.concurrency)]
     with ThreadPoolExecutor(len(texts)) as pool:
@@ -197,21 +196,24 @@ def told(
     pairs = list(zip(steps[name], steps["cookbook"], strict=True))
     ratio, low, high = intervals.paired_ratio(pairs)
     step, best = statistics.fmean(steps[name]), min(steps[name]) / min(steps["cookbook"])
-    goal = "upper < 1; <= 0.7 for one mode" if name in _OURS else ""
-    verdict = high < 1 if name in _OURS else None
+    alone = stage.args.concurrency == 1 and not stage.args.temperature
+    goal = "upper < 1; <= 0.7 for one mode" if name in _OURS and alone else ""
+    verdict = high < 1 if goal else None
+    how = "" if alone else f", {stage.args.concurrency} at a time, temperature {stage.args.temperature:g}"
+    what = f"{mode} {name}{how}"
     accept = [round(alike[one].accept, 3) for one in (name, "cookbook")]
     stage.report.row(
-        f"{mode} {name}: step / cookbook's, {len(pairs)} rounds", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", goal, verdict,
+        f"{what}: step / cookbook's, {len(pairs)} rounds", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", goal, verdict,
         said=switch_table.verdict(low, high), step_ms=step, fastest=best, accept=accept, rounds=pairs,
     )  # fmt: skip
-    stage.report.row(f"{mode} {name}: fastest / cookbook's fastest", best)
+    stage.report.row(f"{what}: fastest / cookbook's fastest", best)
     if not stage.args.temperature:
         parted(stage, mode, name, alike, engines)
     if mode == "None" and name in _OURS and stage.args.concurrency == 1:
         floor(stage, f"{mode} {name}", step)
         if name == "recipe":
             floor(stage, f"{mode} cookbook", statistics.fmean(steps["cookbook"]))
-    return (mode, name, step, ratio, low, high, best)
+    return (mode, f"{name}{how}", step, ratio, low, high, best)
 
 
 def parted(stage: Stage, mode: str, name: str, alike: dict[str, Answer], engines: dict[str, Stock]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def main(who: str, file: Path) -> None:
     facts = device.facts()
     if facts is None:
         raise SystemExit("no GPU")
-    guards.set_environment(facts)
     if who == "zygote":
+        guards.set_environment(facts)
         guards.arm(facts)
     preload.modules("BailingMoeV3ForCausalLM")
     if who == "zygote" and device.initialized():
@@ -42,13 +43,16 @@ def held() -> dict[str, str]:
 
 
 def plain(value: Any, depth: int = DEEP) -> str:
-    """A plain value spelled out, "" for any other; of kernels that Triton tunes, what it chooses among."""
+    """A plain value spelled out, a function or class by its name, "" for any other; of kernels that Triton tunes, what
+    it chooses among."""
     while type(value).__name__ == "Heuristics":
         value = value.fn
     if type(value).__name__ == "Autotuner":
         return repr([str(one) for one in value.configs])
-    if isinstance(value, PLAIN):
+    if isinstance(value, PLAIN) or type(value).__name__ == "dtype":
         return repr(value)
+    if isinstance(value, type | types.FunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
     if not depth or not isinstance(value, tuple | list | set | frozenset | dict):
         return ""
     parts = [plain(one, depth - 1) for one in value]

@@ -28,6 +28,11 @@ def test_processors_that_share_a_core_come_together(tmp_path: Path, siblings: di
     assert cores.order([3, 1, 0, 2], tmp_path) == found
 
 
+def test_every_rank_has_one_and_http_another() -> None:
+    assert [len(one) for one in cores.shares(3, range(16), ranks=2)] == [4] * 4
+    assert cores.shares(4, range(16), ranks=2) == []
+
+
 @pytest.mark.parametrize(
     ("engines", "cpus", "sizes"),
     [
@@ -44,6 +49,7 @@ def test_every_engine_gets_as_many_and_who_asks_the_rest(engines: int, cpus: int
     assert [cpu for one in found for cpu in one] == list(range(cpus if sizes else 0))
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_all_threads_of_a_process_are_pinned() -> None:
     before, stop, started, seen = os.sched_getaffinity(0), threading.Event(), threading.Event(), set[int]()
 

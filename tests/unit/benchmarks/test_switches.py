@@ -87,6 +87,8 @@ def test_a_trial_is_alone_but_in_all() -> None:
     assert "--disable-radix-cache" in graph.argv, "or it keeps nothing"
     parts = {one.removeprefix("few rows: ") for one in calls("None") if one.startswith("few rows: ")}
     assert parts == {"choice", "experts", "state"}, "a plain step meets no others"
+    verified = found["few rows: verify"].env
+    assert verified["SGLANG_OPT_FUSED_KDA_VERIFY"] == "1", "or SGLang does not ask for that kernel"
     assert found["few rows: choice"].env == found["cookbook"].env | {"LING_FEW_ROWS": "choice"}
     together = found["all"]
     assert together.env["SGLANG_MOE_CONFIG_DIR"] == "/tables"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def order(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
-    """Those that share a core side by side."""
+    """Numbers of processors, those that share a core side by side."""
 
     def together(cpu: int) -> int:
         file = root / f"cpu{cpu}" / "topology" / "core_cpus_list"
@@ -36,7 +36,8 @@ def shares(engines: int, cpus: Sequence[int], ranks: int = 1) -> list[tuple[int,
 
 
 def pin(pids: Sequence[int], cpus: Iterable[int]) -> None:
-    """All threads that these processes have now; what they start later inherits it."""
+    """All threads that these processes have now; what they start later inherits it. Raises OSError for processors that
+    are not there, or somebody else's process; one that has ended is passed over."""
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(ProcessLookupError):

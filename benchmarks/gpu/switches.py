@@ -176,11 +176,16 @@ def compared(stage: Stage, mode: str, engines: dict[str, Stock], ends: float) ->
     return [told(stage, mode, name, steps, alike, engines) for name in names if name != "cookbook"]
 
 
+def prompt(at: int = 0) -> list[int]:
+    """_PROMPT ids, from the `at`th of a longer text on."""
+    text = prompts()[-1] * (_PROMPT // len(prompts()[-1]) + 2)
+    return text[at : at + _PROMPT]
+
+
 def asked(stage: Stage, engine: Stock) -> list[Answer]:
     """Answers to as many prompts at once as an engine decodes at a time. Of several, one that is being decoded waits
     while the others are read, and the last is decoded alone: their mean step is no step of that many rows."""
-    long = prompts()[-1] * (_PROMPT // len(prompts()[-1]) + 2)
-    texts = [long[at : at + _PROMPT] for at in range(stage.args.concurrency)]
+    texts = [prompt(at) for at in range(stage.args.concurrency)]
     with ThreadPoolExecutor(len(texts)) as pool:
         return list(pool.map(lambda text: engine.ask(text, stage.args.short, stage.args.temperature), texts))
 
@@ -209,7 +214,7 @@ def told(
     stage.report.row(f"{what}: fastest / cookbook's fastest", best)
     if not stage.args.temperature:
         parted(stage, mode, name, alike, engines)
-    if mode == "None" and name in _OURS and stage.args.concurrency == 1:
+    if mode == "None" and goal:
         floor(stage, f"{mode} {name}", step)
         if name == "recipe":
             floor(stage, f"{mode} cookbook", statistics.fmean(steps["cookbook"]))
@@ -223,10 +228,8 @@ def parted(stage: Stage, mode: str, name: str, alike: dict[str, Answer], engines
     if at is not None and name in (switch_table.TUNED, "recipe"):
         engine = engines["cookbook"]
         with stage.report.part(f"{mode} {name}: near ties"):
-            long = prompts()[-1]
-            prompt = (long * (_PROMPT // len(long) + 1))[:_PROMPT]
             pair = (alike[name].tokens, alike["cookbook"].tokens)
-            ties.told(stage.report, f"{mode} {name}", engine.port, [prompt], [pair])
+            ties.told(stage.report, f"{mode} {name}", engine.port, [prompt()], [pair])
 
 
 def floor(stage: Stage, what: str, step_ms: float) -> None:

@@ -3,8 +3,8 @@ facts, or in a process that asks the driver itself.
 
     python -m tests.gpu.constants zygote|driver FILE
 
-In SGLang's environment, with our rooms on PYTHONPATH, from the repository's root. Plain values of modules, and what
-Triton chooses among.
+In SGLang's environment, with `api` and `engine` on PYTHONPATH, from the repository's root. Plain values of modules, and
+what Triton chooses among.
 """
 
 from __future__ import annotations
